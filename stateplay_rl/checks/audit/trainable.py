@@ -1,0 +1,92 @@
+"""May this world be trained on? `train-nft` asks here before it loads anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stateplay_rl.config.world import WorldConfig
+from stateplay_rl.errors import CheckError, CorruptionError, InputError
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.atomic import sha256_file
+from stateplay_rl.stores.manifest import read_manifest
+
+
+def require_trainable_audit(audit_dir: Path | None, world: WorldConfig, world_name: str) -> dict[str, Any]:
+    """The audit of this world's very files, when it passed.
+
+    A file counts as the audited one when size, modification time and real path are as recorded, else its
+    sha256 is taken and compared.
+
+    Args:
+        audit_dir: what `sprl audit-ckpt` wrote; None when none was named.
+        world: the resolved world, with absolute paths.
+        world_name: value of `--world`, for the command in messages.
+
+    Returns:
+        The contents of `audit.json`.
+
+    Raises:
+        CheckError: no audit, or one that failed, is partial, rests on assumptions, or is of other files.
+        InputError, UnsealedError, CorruptionError: the directory is missing, foreign, unfinished or damaged.
+    """
+    command = f"sprl audit-ckpt --world {world_name}"
+    if audit_dir is None:
+        raise CheckError(
+            f"world {world_name} has no audit", f"run `{command}`, then give its directory (audit: DIR)"
+        )
+    if not audit_dir.is_dir():
+        raise InputError(f"no audit directory {audit_dir}", f"run `{command}`")
+    read_manifest(audit_dir, schema="audit", verify_files=True)
+    audit = _read(audit_dir / layout.AUDIT)
+    if audit["verdict"] != "passed":
+        reasons = "; ".join(audit["reasons"][:3])
+        hint = audit["complete_with"] or f"mend what it says, then run `{command} --overwrite`"
+        raise CheckError(f"the audit {audit_dir} is {audit['verdict']}: {reasons}", hint)
+    if not audit["trainable"]:
+        reasons = "; ".join(audit["untrainable"])
+        raise CheckError(f"the audit {audit_dir} cannot be trained on: {reasons}", f"run `{command}`")
+    for problem in _other_files(audit, world):
+        raise CheckError(
+            f"the audit {audit_dir} is of other files: {problem}", f"run `{command} --overwrite`"
+        )
+    return audit
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        audit = json.loads(file.read_bytes())
+        for key in ("verdict", "reasons", "complete_with", "trainable", "untrainable", "files"):
+            audit[key]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{file} is damaged: {error}", "run `sprl audit-ckpt` again") from error
+    checked: dict[str, Any] = audit
+    return checked
+
+
+def _other_files(audit: Mapping[str, Any], world: WorldConfig) -> Iterator[str]:
+    """Why the audited files are not the world's; nothing when they are."""
+    files = world.files
+    groups = {
+        "sft": files.checkpoint,
+        "tokenizer": (files.transition_tokenizer,),
+        "base": (files.vae, files.text_encoder),
+        "text_tokenizer": (files.text_tokenizer,),
+    }
+    for role, paths in groups.items():
+        recorded = [file for file in audit["files"] if file["role"] in (role, "base")]
+        for path in paths:
+            if not any(_same(path, file) for file in recorded):
+                yield f"{path} ({role}) is not among them"
+
+
+def _same(path: Path, recorded: Mapping[str, Any]) -> bool:
+    file = path / "tokenizer.json" if path.is_dir() else path
+    stat = file.stat()
+    if stat.st_size != recorded["size"]:
+        return False
+    if str(file.resolve()) == recorded["realpath"] and stat.st_mtime_ns == recorded["mtime_ns"]:
+        return True
+    return recorded["sha256"] is not None and sha256_file(file) == recorded["sha256"]

@@ -1,0 +1,61 @@
+"""The result line of a check, and the runner that turns a check function into one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stateplay_rl.errors import CheckError, SprlError
+
+Status = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """Result of one check; `detail` says what was measured, what is wrong, or why it was skipped."""
+
+    name: str
+    status: Status
+    detail: str
+    seconds: float = 0.0
+
+
+class NotChecked(Exception):  # noqa: N818 (an outcome, not an error)
+    """Raised by a check that cannot be made here; its text is the reason of the `skipped` line."""
+
+
+CheckFunction = Callable[[], str]
+"""Runs a check: returns what it measured, raises CheckError with what is wrong, NotChecked to skip."""
+
+
+def run_check(name: str, function: CheckFunction) -> CheckLine:
+    """Run one check. Any exception is a failure of that check, and of no other.
+
+    Args:
+        name: shown in the line.
+        function: the check.
+    """
+    started = time.monotonic()
+    status: Status = "passed"
+    try:
+        detail = function()
+    except NotChecked as error:
+        status, detail = "skipped", str(error)
+    except SprlError as error:
+        status, detail = "failed", error.what
+    except Exception as error:  # noqa: BLE001 (an installation may be broken in any way: say how, go on)
+        status, detail = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+    return CheckLine(name, status, detail, round(time.monotonic() - started, 3))
+
+
+def run_checks(checks: Sequence[tuple[str, CheckFunction]]) -> list[CheckLine]:
+    """Run checks one after the other."""
+    return [run_check(name, function) for name, function in checks]
+
+
+def require(condition: bool, what: str) -> None:
+    """Raise CheckError with `what` unless the condition holds."""
+    if not condition:
+        raise CheckError(what, "reinstall the package with its constraints file, then run this again")

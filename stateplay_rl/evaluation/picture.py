@@ -1,0 +1,25 @@
+"""Plain measures of a video's picture: the usual cheats of a reward (frozen, over-exposed) show here first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+"""ITU-R BT.601 weights."""
+
+
+def measure_picture(frames_ThwC: np.ndarray) -> dict[str, float]:
+    """Luma, saturation and motion of a video.
+
+    Args:
+        frames_ThwC: uint8 RGB [T, h, w, 3].
+
+    Returns:
+        `luma`: mean, 0..255. `saturation`: mean of max - min over the colour channels, 0..255. `motion`: mean
+        absolute luma difference of neighbouring frames, levels per frame; 0 for one frame.
+    """
+    values = frames_ThwC.astype(np.float32)
+    luma_Thw = values @ LUMA
+    motion = float(np.abs(np.diff(luma_Thw, axis=0)).mean()) if len(frames_ThwC) > 1 else 0.0
+    saturation = float((values.max(axis=-1) - values.min(axis=-1)).mean())
+    return {"luma": float(luma_Thw.mean()), "saturation": saturation, "motion": motion}

@@ -1,0 +1,144 @@
+"""One condition to one finished group on disk: used by `rollout` and by `train-nft` alike.
+
+A group's content depends on (run seed, batch, condition, policy) only: not on the rank, on what else is in the
+batch, or on what ran before. So a group that survived a crash is the group that would be sampled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stateplay_rl.config.rollout import SamplingConfig
+from stateplay_rl.errors import InputError
+from stateplay_rl.nft.randomness import DrawKey, generator
+from stateplay_rl.nft.schedule import sampling_sigmas
+from stateplay_rl.stores.atomic import sha256_json
+from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
+from stateplay_rl.stores.groups import GroupRecord, GroupStore
+from stateplay_rl.stores.video import decode_mp4
+from stateplay_rl.worlds.base import ConditionInputs, PolicyName, World
+from stateplay_rl.worlds.sampling import sample_candidates
+
+NOISE = "initial_noise"
+"""Purpose of the random stream that initial noise comes from."""
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """What all groups of one rollout share."""
+
+    seed: int
+    batch: int
+    sampling: SamplingConfig
+    policy: PolicyName
+    policy_sha256: str
+    world_sha256: str
+
+    def group_id(self, condition_id: str) -> str:
+        """Content id: the same plan and condition always give the same id."""
+        return sha256_json(
+            {
+                "condition": condition_id,
+                "policy": self.policy_sha256,
+                "world": self.world_sha256,
+                "sampling": self.sampling.model_dump(mode="json"),
+                "seed": self.seed,
+                "batch": self.batch,
+            }
+        )[:24]
+
+
+def condition_inputs(store: ConditionStore, record: ConditionRecord, world: World) -> ConditionInputs:
+    """Load a stored condition for the world's encoder.
+
+    Raises:
+        InputError: the stored first frame is not of the world's size.
+    """
+    first_frame = store.first_frame(record.condition_id)
+    expected = (world.spec.frame_height, world.spec.frame_width, 3)
+    if first_frame.shape != expected:
+        raise InputError(
+            f"condition {record.condition_id}: first frame is {first_frame.shape[1]}x{first_frame.shape[0]}, "
+            f"world {world.spec.name} wants {expected[1]}x{expected[0]}",
+            "build the conditions with this world's preset: sprl build-conditions --preset ...",
+        )
+    return ConditionInputs(
+        record.condition_id, first_frame, store.held_actions(record.condition_id), record.prompt, record.latent_frames
+    )
+
+
+def reference_frames(store: ConditionStore, record: ConditionRecord) -> np.ndarray | None:
+    """The condition's real clip, uint8 [T, h, w, 3], cut to the used frames; None without a video."""
+    path = store.clip_path(record)
+    return None if path is None else decode_mp4(path)[: record.frames]
+
+
+def roll_out_group(
+    world: World, store: ConditionStore, record: ConditionRecord, plan: RolloutPlan, groups: GroupStore
+) -> str:
+    """Sample, decode and store the candidates of one condition; a finished group is kept as it is.
+
+    Returns:
+        The group's id.
+    """
+    group_id = plan.group_id(record.condition_id)
+    if groups.exists(group_id):
+        return group_id
+    inputs = condition_inputs(store, record, world)
+    latents = _sample(world, inputs, record, plan)
+    frames = [world.decode(latents[k : k + 1].float())[0] for k in range(len(latents))]
+    reference = reference_frames(store, record)
+    groups.write(
+        GroupRecord(
+            group_id=group_id,
+            condition_id=record.condition_id,
+            batch=plan.batch,
+            policy_sha256=plan.policy_sha256,
+            world_sha256=plan.world_sha256,
+            sampler=plan.sampling.sampler,
+            sampling_steps=plan.sampling.steps,
+            seeds=tuple(_noise_seed(plan, record, k) for k in range(plan.sampling.candidates)),
+            prompt=record.prompt,
+            fps=record.fps,
+            frames=record.frames,
+            latent_frames=record.latent_frames,
+            buttons=tuple(tuple(int(v) for v in row) for row in inputs.held_actions_RK),
+            action_bin_edges=record.action_bin_edges,
+            latents_sha256=(),
+            frames_sha256=(),
+            has_reference=reference is not None,
+            mechanics_class=record.mechanics_class,
+        ),
+        inputs.first_frame_hwc,
+        list(latents),
+        frames,
+        reference,
+    )
+    return group_id
+
+
+def _noise_seed(plan: RolloutPlan, record: ConditionRecord, candidate: int) -> int:
+    key = DrawKey(plan.seed, NOISE, batch=plan.batch, condition=record.condition_id, candidate=candidate)
+    return key.seed()
+
+
+def _sample(world: World, inputs: ConditionInputs, record: ConditionRecord, plan: RolloutPlan) -> Tensor:
+    conditions = world.encode_conditions([inputs])
+    sigmas = sampling_sigmas(plan.sampling.steps, plan.sampling.shift)
+    parts = []
+    for start in range(0, plan.sampling.candidates, plan.sampling.candidates_per_call):
+        wanted = range(start, min(start + plan.sampling.candidates_per_call, plan.sampling.candidates))
+        noise = [generator(_noise_seed(plan, record, k)) for k in wanted]
+        batch = conditions.select([0] * len(wanted))
+        parts.append(sample_candidates(world, batch, policy=plan.policy, sigmas=sigmas, noise=noise))
+    return torch.cat(parts)
+
+
+def picture_spread(candidates_KThwC: Sequence[np.ndarray]) -> float:
+    """Diversity of a group: mean over pixels of the deviation between its candidates, in levels 0..255."""
+    return float(np.stack(candidates_KThwC).astype(np.float32).std(axis=0).mean())

@@ -1,0 +1,250 @@
+"""`sprl score`: groups and a judge in, one verdict a group out.
+
+Finished verdicts go to an append-only log inside the unfinished output, so that a kill at any instruction
+loses at most the group being judged; `--resume` goes on behind the last whole line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from stateplay_rl.config.score import ScoreConfig
+from stateplay_rl.errors import CorruptionError, InputError, UsageError
+from stateplay_rl.judges.base import Judge, checked
+from stateplay_rl.runtime import Progress
+from stateplay_rl.stages.group_source import GroupSource, open_groups
+from stateplay_rl.stages.judge_choice import make_judge
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.groups import StoredGroup
+from stateplay_rl.stores.jsonl import LineLog
+from stateplay_rl.stores.manifest import OutputDirectory
+from stateplay_rl.stores.scores import ScoreRow, ScoreTable
+
+VERDICTS = "verdicts.jsonl"
+GROUPS_READ = "groups_read.json"
+
+
+@dataclass(frozen=True)
+class ScoreInputs:
+    """What `score` reads, and how it treats an existing output."""
+
+    groups: Path
+    resume: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """What came out. Points are 0..100; statistics are over fully scored groups only, None without any.
+
+    Args:
+        failed_reasons: reason code -> groups.
+        reward_by_class: mechanics class -> mean points.
+        std_within: mean population deviation inside a group, points.
+        already_done: the output was finished before; nothing was judged.
+    """
+
+    out: Path
+    judge_id: str
+    groups: int
+    scored: int
+    failed: int
+    in_doubt: int
+    failed_reasons: dict[str, int]
+    reward_mean: float | None
+    reward_by_class: dict[str, float]
+    std_within: float | None
+    scores_at_0: float | None
+    scores_at_100: float | None
+    already_done: bool = False
+
+
+def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
+    """Judge every group once and seal `scores/`.
+
+    Args:
+        config: judge and limit.
+        inputs: the groups, and what to do with an existing output.
+        out: the directory to write.
+
+    Raises:
+        UsageError: the judge does not fit, or a resume with another judge.
+        InputError, CorruptionError: groups that are missing, unfinished or damaged.
+        OutputError: the output is finished, foreign, locked, or overlaps with an input.
+    """
+    source = open_groups(inputs.groups)
+    judge = make_judge(config.judge, world=source.world)
+    reads = {"groups": inputs.groups}
+    reads |= {f"scores-{n}": path for n, path in enumerate(_replayed(config))}
+    with OutputDirectory.open(
+        out,
+        schema="scores",
+        version=layout.SCHEMAS["scores"],
+        command="score",
+        config=config,
+        inputs=reads,
+        resume=inputs.resume,
+        overwrite=inputs.overwrite,
+    ) as output:
+        if output.already_sealed:
+            return _summary(output.path, judge.judge_id, _verdict_lines(output.path), already_done=True)
+        listed = _groups_to_read(output, source, config.limit)
+        lines = _score_all(output, source, listed, judge)
+        _write_table(output, judge, lines)
+        summary = _summary(output.path, judge.judge_id, lines)
+        plain = {
+            name: value for name, value in asdict(summary).items() if name not in ("out", "already_done")
+        }
+        output.write_json(layout.SUMMARY, plain)
+        output.seal(
+            extra={
+                "judge_id": judge.judge_id,
+                "protocol_sha256": judge.protocol_sha256,
+                "world": source.world,
+                "groups_sealed": source.sealed,
+                "group_sha256": listed,
+                **{name: plain[name] for name in ("groups", "scored", "failed", "in_doubt", "reward_mean")},
+            }
+        )
+    return summary
+
+
+def _replayed(config: ScoreConfig) -> list[Path]:
+    specs = [config.judge, *config.judge.parts.values()]
+    return sorted({spec.scores for spec in specs if spec.scores is not None})
+
+
+def _groups_to_read(output: OutputDirectory, source: GroupSource, limit: int | None) -> dict[str, str]:
+    """Group id -> hash of its `group.json`, fixed at the first start: an open run may have grown since.
+
+    Raises:
+        InputError: no finished group.
+        CorruptionError: the list in the output is damaged.
+    """
+    file = output.path / GROUPS_READ
+    if file.is_file():
+        try:
+            listed = json.loads(file.read_bytes())
+            return {str(group_id): str(sha256) for group_id, sha256 in listed.items()}
+        except (ValueError, AttributeError) as error:
+            raise CorruptionError(f"{file} is damaged: {error}", "start over with --overwrite") from error
+    ids = tuple(source.roots)[:limit]
+    if not ids:
+        raise InputError(f"no finished group in {source.path}", "roll out first: sprl rollout")
+    listed = source.hashes(ids)
+    output.write_json(GROUPS_READ, listed)
+    return listed
+
+
+def _score_all(
+    output: OutputDirectory,
+    source: GroupSource,
+    listed: Mapping[str, str],
+    judge: Judge,
+) -> list[dict[str, Any]]:
+    """Verdict lines of all listed groups, in the order of their ids; those in the log are kept."""
+    log = LineLog(output.path / VERDICTS)
+    log.truncate_to(_whole_lines_bytes(log.path))
+    lines = _verdict_lines(output.path)
+    _refuse_other_judge(lines, judge, output.path)
+    done = {line["group_id"] for line in lines}
+    with Progress("score", len(listed), "groups") as progress:
+        progress.advance(len(done))
+        for group_id in (name for name in listed if name not in done):
+            line = _score_group(source.read(group_id, listed[group_id]), judge)
+            log.append(line)
+            lines.append(line)
+            progress.advance()
+    return lines
+
+
+def _score_group(group: StoredGroup, judge: Judge) -> dict[str, Any]:
+    # Judges read videos: a damaged one must stop here, not come out as a low score.
+    group.verify()
+    verdict = checked(judge.score_group(group), group.record.candidates)
+    return {
+        "group_id": group.record.group_id,
+        "mechanics_class": group.record.mechanics_class,
+        "judge_id": judge.judge_id,
+        "protocol_sha256": judge.protocol_sha256,
+        "scores": list(verdict.scores),
+        "status": verdict.status,
+        "reason": verdict.reason,
+        "request_id": verdict.request_id,
+        "details": dict(verdict.details),
+    }
+
+
+def _whole_lines_bytes(path: Path) -> int:
+    """Bytes up to the last line end; a kill may have left half a line behind it."""
+    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
+
+
+def _verdict_lines(folder: Path) -> list[dict[str, Any]]:
+    return LineLog(folder / VERDICTS).read()
+
+
+def _refuse_other_judge(lines: Sequence[Mapping[str, Any]], judge: Judge, out: Path) -> None:
+    for line in lines:
+        if (line["judge_id"], line["protocol_sha256"]) != (judge.judge_id, judge.protocol_sha256):
+            raise UsageError(
+                f"{out} was begun with judge {line['judge_id']} ({line['protocol_sha256'][:12]}), now it is "
+                f"{judge.judge_id} ({judge.protocol_sha256[:12]}): scores of two judges are never mixed",
+                "start over with --overwrite, or resume with the version that began it",
+            )
+
+
+def _write_table(output: OutputDirectory, judge: Judge, lines: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        ScoreRow(
+            group_id=line["group_id"],
+            candidate=candidate,
+            score=score,
+            status=line["status"],
+            reason=line["reason"],
+            judge_id=judge.judge_id,
+            protocol_sha256=judge.protocol_sha256,
+            request_id=line["request_id"],
+        )
+        for line in lines
+        for candidate, score in enumerate(line["scores"])
+    ]
+    path = output.path / layout.SCORES
+    output.hasher.record(path, ScoreTable(rows).write(path))
+
+
+def _summary(
+    out: Path, judge_id: str, lines: Sequence[Mapping[str, Any]], *, already_done: bool = False
+) -> ScoreSummary:
+    full = [line for line in lines if line["status"] == "scored"]
+    scores = [score for line in full for score in line["scores"]]
+    by_class: dict[str, list[float]] = defaultdict(list)
+    for line in full:
+        by_class[line["mechanics_class"]] += line["scores"]
+    failed_lines = [line for line in lines if line["status"] == "failed"]
+    return ScoreSummary(
+        out=out,
+        judge_id=judge_id,
+        groups=len(lines),
+        scored=len(full),
+        failed=len(failed_lines),
+        in_doubt=sum(line["status"] == "in_doubt" for line in lines),
+        failed_reasons=dict(sorted(Counter(_code(line["reason"]) for line in failed_lines).items())),
+        reward_mean=fmean(scores) if scores else None,
+        reward_by_class={name: fmean(values) for name, values in sorted(by_class.items())},
+        std_within=fmean(pstdev(line["scores"]) for line in full) if full else None,
+        scores_at_0=sum(score == 0 for score in scores) / len(scores) if scores else None,
+        scores_at_100=sum(score == 100 for score in scores) / len(scores) if scores else None,
+        already_done=already_done,
+    )
+
+
+def _code(reason: str) -> str:
+    """Reason code: what stands before the first colon; the rest names the group at hand."""
+    return reason.partition(":")[0]

@@ -1,0 +1,118 @@
+"""Gradients of a set of samples that do not depend on how many ranks share the work.
+
+Each call's gradient is added in float64, and ranks are summed in float64 before the one rounding to float32: the
+order of the additions then no longer shows. Calls are cut from the global list of samples, never from a rank's
+share, so a call holds the same videos for every number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from stateplay_rl.distributed import Processes
+from stateplay_rl.stages.train_nft.objective import LossSums, Objective, Visit
+from stateplay_rl.stages.train_nft.samples import Sample
+
+
+@dataclass(frozen=True)
+class SummedGradient:
+    """The global gradient of the mean loss, float32, a tensor per parameter, and what was measured with it."""
+
+    gradients: tuple[Tensor, ...]
+    sums: LossSums
+    first_bad_sample: str | None
+
+    @property
+    def is_finite(self) -> bool:
+        return all(bool(torch.isfinite(g).all()) for g in self.gradients)
+
+    def norm(self) -> float:
+        """Euclidean norm over all parameters, in float64."""
+        return float(sum(float(g.double().square().sum()) for g in self.gradients)) ** 0.5
+
+    def flat(self) -> Tensor:
+        """All gradients as one vector."""
+        return torch.cat([g.reshape(-1) for g in self.gradients])
+
+
+def calls_of(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
+    """Cut a global list into calls of at most `size` videos of equal length (97- and 101-frame clips differ)."""
+    calls: list[list[Sample]] = []
+    for frames in sorted({s.latent_frames for s in samples}):
+        alike = [s for s in samples if s.latent_frames == frames]
+        calls.extend(alike[start : start + size] for start in range(0, len(alike), size))
+    return calls
+
+
+def global_gradient(
+    objective: Objective,
+    samples: Sequence[Sample],
+    visit: Visit,
+    parameters: Sequence[nn.Parameter],
+    processes: Processes,
+) -> SummedGradient:
+    """Gradient of (1/N) sum of the samples' losses, N the global number of samples (and noise levels).
+
+    Ranks without a call take part in the sum with zeros; nothing is duplicated to fill a batch.
+
+    Args:
+        samples: the whole optimizer step's samples, the same list on every rank.
+    """
+    accumulated = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in parameters]
+    sums = LossSums()
+    bad: list[str] = []
+    divisor = len(samples) * objective.visits_per_sample
+    calls = calls_of(samples, objective.config.optimizer.samples_per_call)
+    levels: list[int | None] = [None]
+    if objective.config.loss.full_schedule:
+        levels = list(range(objective.visits_per_sample))
+    for _, (call, level) in processes.mine([(call, level) for call in calls for level in levels]):
+        finite = _add_call(objective, call, visit, level, divisor, parameters, accumulated, sums)
+        if not finite:
+            bad.append(f"{call[0].condition_id}/{call[0].candidate}")
+    return _reduce(accumulated, sums, bad, parameters, processes)
+
+
+def _add_call(
+    objective: Objective,
+    call: Sequence[Sample],
+    visit: Visit,
+    level: int | None,
+    divisor: int,
+    parameters: Sequence[nn.Parameter],
+    accumulated: Sequence[Tensor],
+    sums: LossSums,
+) -> bool:
+    """One forward and backward; adds its gradient to `accumulated` and says whether its loss was finite."""
+    prepared = objective.prepare(call, visit, level)
+    with objective.world.policies.live_window():
+        loss = objective.losses(prepared, sums).double().sum() / divisor
+        loss.backward()  # type: ignore[no-untyped-call]
+    for parameter, total in zip(parameters, accumulated, strict=True):
+        if parameter.grad is not None:
+            total += parameter.grad
+            parameter.grad = None
+    return bool(torch.isfinite(loss))
+
+
+def _reduce(
+    accumulated: Sequence[Tensor],
+    sums: LossSums,
+    bad: list[str],
+    parameters: Sequence[nn.Parameter],
+    processes: Processes,
+) -> SummedGradient:
+    """Sum over ranks in float64, then round once."""
+    if processes.count > 1:
+        packed = torch.tensor(sums.pack(), dtype=torch.float64, device=parameters[0].device)
+        flat = torch.cat([*(t.reshape(-1) for t in accumulated), packed])
+        processes.sum_(flat)
+        sums = LossSums.unpack(flat[-len(packed) :].tolist())
+        pieces = flat[: -len(packed)].split([p.numel() for p in parameters])
+        accumulated = [piece.reshape(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
+    named = processes.gather(bad)
+    return SummedGradient(tuple(t.float() for t in accumulated), sums, named[0] if named else None)

@@ -1,0 +1,261 @@
+"""The loss of a few videos: NFT, its anchors, and what is logged about them.
+
+Shapes: B videos per call, [B, C, f, H, W] latents. Everything random is keyed by the sample, never by the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from stateplay_rl.config.train_nft import TrainNftConfig
+from stateplay_rl.nft.flow_matching import flow_matching_loss, transition_cross_entropy
+from stateplay_rl.nft.forward import Noised, noised, without_condition_slot
+from stateplay_rl.nft.loss import NFTLoss, nft_loss, paper_velocity_mse
+from stateplay_rl.nft.randomness import DrawKey, choice, index, normal
+from stateplay_rl.nft.schedule import TrainingGrid, sampling_sigmas
+from stateplay_rl.stages.train_nft.samples import Sample
+from stateplay_rl.worlds.base import ConditionBatch, StateSequence, World
+
+GROUP_SHARED = -2
+"""Candidate field of the key when all candidates of a group share one (sigma, eps)."""
+
+PARTS = ("total", "nft", "pos", "neg", "fm_real", "transition_real", "reference")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Where a call stands: batch, inner pass (also counts full-schedule sigmas), and whether anchors take part."""
+
+    batch: int
+    inner_pass: int
+    anchors: bool
+
+
+@dataclass
+class LossSums:
+    """Sums over samples, float64, with their counts; added over calls and ranks."""
+
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    sigma_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    sigma_counts: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+
+    def add(self, part: str, values_B: Tensor) -> None:
+        self.sums[part] += float(values_B.detach().double().sum())
+        self.counts[part] += len(values_B)
+
+    def pack(self) -> list[float]:
+        """A flat list, for the sum over ranks."""
+        return [*self.sums.values(), *self.counts.values(), *self.sigma_sums, *self.sigma_counts]
+
+    @classmethod
+    def unpack(cls, values: Sequence[float]) -> LossSums:
+        n = len(PARTS)
+        return cls(
+            dict(zip(PARTS, values[:n], strict=True)),
+            dict(zip(PARTS, values[n : 2 * n], strict=True)),
+            list(values[2 * n : 2 * n + 3]),
+            list(values[2 * n + 3 :]),
+        )
+
+    def __iadd__(self, other: LossSums) -> LossSums:
+        summed = LossSums.unpack([a + b for a, b in zip(self.pack(), other.pack(), strict=True)])
+        self.__dict__.update(summed.__dict__)
+        return self
+
+    def means(self) -> dict[str, float | None]:
+        """Mean per part; None for a part that was not computed."""
+        return {p: self.sums[p] / self.counts[p] if self.counts[p] else None for p in PARTS}
+
+    def by_sigma(self) -> dict[str, float | None]:
+        """Mean NFT loss by third of the sampling grid."""
+        pairs = zip(("high", "mid", "low"), self.sigma_sums, self.sigma_counts, strict=True)
+        return {name: total / count if count else None for name, total, count in pairs}
+
+
+@dataclass(frozen=True)
+class RealClip:
+    """A condition's own clip: latents [C, f, H, W] and its tokenizer codes [f-1, M]."""
+
+    latents: Tensor
+    codes: Tensor
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One call's inputs, computed without gradient before the live window opens."""
+
+    samples: tuple[Sample, ...]
+    visit: Visit
+    conditions: ConditionBatch
+    sample: Noised
+    sigma_thirds: tuple[int, ...]
+    v_old: Tensor
+    v_reference: Tensor | None
+
+
+class Objective:
+    """Computes per-sample losses of one call under the world's live policy.
+
+    Args:
+        world: the world whose live policy trains.
+        config: the run's settings.
+        conditions_of: condition ids -> encoded conditions.
+        latents_of: sample -> stored clean latents [C, f, H, W] (bf16 values, float32 tensor).
+        real_of: condition id -> its real clip, or None when it has none.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        config: TrainNftConfig,
+        conditions_of: Callable[[Sequence[str]], ConditionBatch],
+        latents_of: Callable[[Sample], Tensor],
+        real_of: Callable[[str], RealClip | None],
+    ) -> None:
+        self.world = world
+        self.config = config
+        self._conditions_of = conditions_of
+        self._latents_of = latents_of
+        self._real_of = real_of
+        self.sigmas = sampling_sigmas(config.sampling.steps, config.sampling.shift)
+        self._grid = TrainingGrid.build()
+
+    @property
+    def visits_per_sample(self) -> int:
+        """Noise levels per sample and pass: one draw, or the whole grid."""
+        return len(self.sigmas) if self.config.loss.full_schedule else 1
+
+    @torch.no_grad()
+    def prepare(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> Prepared:
+        """All that needs no gradient: noised latents and the velocities of old and reference.
+
+        Args:
+            sigma_index: index on the sampling grid for the full schedule; None draws one per sample.
+        """
+        conditions = self._conditions_of([s.condition_id for s in samples])
+        sample, thirds = self._noised(samples, visit, sigma_index, conditions)
+        with self.world.policies.use("old"):
+            v_old = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions).velocity_BCfHW
+        v_ref = self._reference_velocity(sample, conditions)
+        return Prepared(tuple(samples), visit, conditions, sample, tuple(thirds), v_old, v_ref)
+
+    def losses(self, prepared: Prepared, sums: LossSums) -> Tensor:
+        """Weighted loss per sample [B], with gradient; adds its parts to `sums`.
+
+        The caller opens `policies.live_window()` around this and the backward.
+        """
+        conditions, sample = prepared.conditions, prepared.sample
+        states = self.world.states(conditions)
+        v_live = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
+        r_B = torch.tensor([s.r for s in prepared.samples], dtype=torch.float32, device=v_live.device)
+        nft = self._nft(sample, v_live, prepared.v_old, r_B)
+        total = nft.loss_per_sample
+        sums.add("nft", total)
+        sums.add("pos", nft.pos)
+        sums.add("neg", nft.neg)
+        for third, value in zip(prepared.sigma_thirds, total.detach().double().tolist(), strict=True):
+            sums.sigma_sums[third] += value
+            sums.sigma_counts[third] += 1
+        if prepared.v_reference is not None:
+            difference = without_condition_slot(v_live.float() - prepared.v_reference.float())
+            gap = difference.flatten(1).square().mean(dim=1)
+            sums.add("reference", gap)
+            total = total + self.config.anchors.reference_penalty * gap
+        if prepared.visit.anchors:
+            total = total + self._anchors(prepared, states, sums)
+        sums.add("total", total)
+        return total
+
+    def _noised(
+        self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None, conditions: ConditionBatch
+    ) -> tuple[Noised, list[int]]:
+        device = self.world.device
+        x0 = torch.stack([self._latents_of(s) for s in samples]).to(device)
+        eps = torch.stack([normal(self._key("train_eps", s, visit), x0.shape[1:]) for s in samples]).to(device)
+        if sigma_index is None:
+            chosen = [index(self._key("train_sigma", s, visit), len(self.sigmas)) for s in samples]
+        else:
+            chosen = [sigma_index] * len(samples)
+        sigma_B = self.sigmas[torch.tensor(chosen)].to(device)
+        thirds = [min(2, 3 * i // len(self.sigmas)) for i in chosen]
+        return noised(x0, eps, sigma_B, conditions.first_latent_BC1HW), thirds
+
+    def _key(self, purpose: str, sample: Sample, visit: Visit) -> DrawKey:
+        candidate = GROUP_SHARED if self.config.loss.shared_group_noise else sample.candidate
+        return DrawKey(self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, candidate)
+
+    def _reference_velocity(self, sample: Noised, conditions: ConditionBatch) -> Tensor | None:
+        if self.config.anchors.reference_penalty == 0.0:
+            return None
+        with self.world.policies.use("reference"):
+            return self.world.velocity(sample.x_sigma, sample.sigma_B, conditions).velocity_BCfHW
+
+    def _nft(self, sample: Noised, v_live: Tensor, v_old: Tensor, r_B: Tensor) -> NFTLoss:
+        loss = self.config.loss
+        if loss.form == "paper_velocity_mse":
+            return paper_velocity_mse(sample, v_live, v_old, r_B, beta_nft=loss.beta_nft, has_condition_slot=True)
+        return nft_loss(
+            sample,
+            v_live,
+            v_old,
+            r_B,
+            beta_nft=loss.beta_nft,
+            advantage_clip=loss.advantage_clip,
+            has_condition_slot=True,
+        )
+
+    def _anchors(self, prepared: Prepared, states: StateSequence, sums: LossSums) -> Tensor:
+        """Anchor terms on the samples' own real clips; a sample without a clip adds 0 and is not counted."""
+        samples, visit = prepared.samples, prepared.visit
+        clips = [self._real_of(s.condition_id) for s in samples]
+        rows = [row for row, clip in enumerate(clips) if clip is not None]
+        total = torch.zeros(len(samples), device=self.world.device)
+        if not rows:
+            return total
+        present = [clip for clip in clips if clip is not None]
+        weights = self.config.anchors
+        chosen = prepared.conditions.select(rows)
+        kept = StateSequence(states.low_BfMS[rows], states.tokens_BNC[rows])
+        if weights.fm_real:
+            loss = self._real_flow_matching([samples[r] for r in rows], present, visit, chosen, kept)
+            sums.add("fm_real", loss)
+            total = total.index_add(0, torch.tensor(rows, device=total.device), weights.fm_real * loss)
+        if weights.transition_real and self.transition_has_gradient:
+            codes = torch.stack([clip.codes for clip in present]).to(total.device)
+            loss = transition_cross_entropy(self.world.transition_logits(kept, chosen), codes)
+            sums.add("transition_real", loss)
+            total = total.index_add(0, torch.tensor(rows, device=total.device), weights.transition_real * loss)
+        return total
+
+    @property
+    def transition_has_gradient(self) -> bool:
+        """In `coupling` mode the cross-entropy is a constant: not computed, never reported as training."""
+        return self.config.mode != "coupling"
+
+    def _real_flow_matching(
+        self,
+        samples: Sequence[Sample],
+        clips: Sequence[RealClip],
+        visit: Visit,
+        conditions: ConditionBatch,
+        states: StateSequence,
+    ) -> Tensor:
+        device = self.world.device
+        x0 = torch.stack([clip.latents for clip in clips]).float().to(device)
+        keys = [(self._anchor_key("real_eps", s, visit), self._anchor_key("real_time", s, visit)) for s in samples]
+        eps = torch.stack([normal(k, x0.shape[1:]) for k, _ in keys]).to(device)
+        steps = torch.stack([choice(k, torch.arange(len(self._grid))) for _, k in keys])
+        sigma_B, weight_B = (v.to(device) for v in self._grid.at(steps))
+        sample = noised(x0, eps, sigma_B, conditions.first_latent_BC1HW)
+        output = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states)
+        return flow_matching_loss(sample, output.velocity_BCfHW, weight_B, has_condition_slot=True)
+
+    def _anchor_key(self, purpose: str, sample: Sample, visit: Visit) -> DrawKey:
+        return DrawKey(
+            self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, sample.candidate
+        )

@@ -1,0 +1,152 @@
+"""The optimizer steps of one batch: reduce, finite check, norm, clip, step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from stateplay_rl.config.train_nft import OptimizerConfig, TrainNftConfig
+from stateplay_rl.distributed import Processes
+from stateplay_rl.errors import OutsideError
+from stateplay_rl.stages.train_nft.gradients import SummedGradient, global_gradient
+from stateplay_rl.stages.train_nft.objective import LossSums, Objective, Visit
+from stateplay_rl.stages.train_nft.samples import Sample
+from stateplay_rl.worlds.base import ParameterGroup
+
+BAD_STEPS_IN_A_ROW = 3
+
+
+def learning_rate(group: str, config: OptimizerConfig) -> float:
+    """The rate of a parameter group by its name.
+
+    Raises:
+        KeyError: a group that no setting names (a bug: the world offers a group that training does not know).
+    """
+    return {
+        "transition": config.learning_rate_transition,
+        "coupling": config.learning_rate_coupling,
+        "full": config.learning_rate_full,
+    }[group]
+
+
+def build_optimizer(groups: Sequence[ParameterGroup], config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW over the trained groups, each at its own constant rate; weight decay 0 (the public trainer: 1e-4)."""
+    return torch.optim.AdamW(
+        [{"params": list(g.parameters), "lr": learning_rate(g.name, config), "name": g.name} for g in groups],
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        foreach=False,
+        fused=False,
+    )
+
+
+@dataclass
+class UpdateStats:
+    """What a batch's update measured; norms are means over its applied steps."""
+
+    applied_steps: int = 0
+    skipped_steps: int = 0
+    sums: LossSums = field(default_factory=LossSums)
+    norm_sums: dict[str, float] = field(default_factory=dict)
+    ratio_sums: dict[str, float] = field(default_factory=dict)
+    zero_share_sum: float = 0.0
+    skipped_because: list[str] = field(default_factory=list)
+
+    def mean(self, sums: dict[str, float]) -> dict[str, float]:
+        return {name: value / max(self.applied_steps, 1) for name, value in sums.items()}
+
+
+class Updater:
+    """Applies the optimizer steps of batches and counts them.
+
+    Args:
+        optimizer_steps: applied steps so far; drives eta and continues over resumes and stages.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        groups: Sequence[ParameterGroup],
+        config: TrainNftConfig,
+        processes: Processes,
+    ) -> None:
+        self.objective = objective
+        self.groups = tuple(groups)
+        self.config = config
+        self.processes = processes
+        self.optimizer = build_optimizer(groups, config.optimizer)
+        self.parameters = [p for g in groups for p in g.parameters]
+        self.optimizer_steps = 0
+        self.bad_in_a_row = 0
+
+    def run(self, steps: Sequence[Sequence[Sample]], batch: int, steps_per_pass: int) -> UpdateStats:
+        """All optimizer steps of a batch, in order.
+
+        Args:
+            steps: the global samples of every step; see `samples.plan_steps`.
+            steps_per_pass: steps of one inner pass; tells the pass that a step belongs to.
+
+        Raises:
+            OutsideError: three non-finite steps in a row; live is left as it was before them.
+        """
+        stats = UpdateStats()
+        every = self.config.anchors.anchor_every
+        for number, samples in enumerate(steps):
+            visit = Visit(batch, number // max(steps_per_pass, 1), anchors=number % every == 0)
+            gradient = global_gradient(self.objective, samples, visit, self.parameters, self.processes)
+            stats.sums += gradient.sums
+            if gradient.is_finite:
+                self.bad_in_a_row = 0
+                self._apply(gradient, stats)
+            else:
+                self._skip(gradient, batch, number, stats)
+        return stats
+
+    def _apply(self, gradient: SummedGradient, stats: UpdateStats) -> None:
+        norm = gradient.norm()
+        scale = min(1.0, self.config.optimizer.max_gradient_norm / max(norm, 1e-12))
+        before = [p.detach().clone() for p in self.parameters]
+        for parameter, value in zip(self.parameters, gradient.gradients, strict=True):
+            parameter.grad = value * scale
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer_steps += 1
+        stats.applied_steps += 1
+        zeros = sum(int((g == 0).sum()) for g in gradient.gradients)
+        stats.zero_share_sum += zeros / max(sum(g.numel() for g in gradient.gradients), 1)
+        self._measure(gradient, before, stats)
+
+    def _measure(self, gradient: SummedGradient, before: Sequence[Tensor], stats: UpdateStats) -> None:
+        """Gradient norm and update/weight ratio per parameter group."""
+        start = 0
+        for group in self.groups:
+            end = start + len(group.parameters)
+            gradients = gradient.gradients[start:end]
+            moved = [p.detach() - b for p, b in zip(group.parameters, before[start:end], strict=True)]
+            weight = _norm(before[start:end])
+            stats.norm_sums[group.name] = stats.norm_sums.get(group.name, 0.0) + _norm(gradients)
+            ratio = _norm(moved) / weight if weight else 0.0
+            stats.ratio_sums[group.name] = stats.ratio_sums.get(group.name, 0.0) + ratio
+            start = end
+
+    def _skip(self, gradient: SummedGradient, batch: int, number: int, stats: UpdateStats) -> None:
+        """All ranks see the same summed gradient, so all skip together."""
+        names = [name for group in self.groups for name in group.names]
+        layer = next(n for n, g in zip(names, gradient.gradients, strict=True) if not bool(torch.isfinite(g).all()))
+        stats.skipped_steps += 1
+        stats.skipped_because.append(f"step {number}: {layer}, sample {gradient.first_bad_sample or 'unknown'}")
+        self.bad_in_a_row += 1
+        if self.bad_in_a_row >= BAD_STEPS_IN_A_ROW:
+            raise OutsideError(
+                f"batch {batch}: {self.bad_in_a_row} non-finite optimizer steps in a row; last: "
+                + stats.skipped_because[-1],
+                "the last checkpoint is intact: lower the learning rate or use float32 compute, then --resume",
+            )
+
+
+def _norm(tensors: Sequence[Tensor]) -> float:
+    return float(sum(float(t.double().square().sum()) for t in tensors)) ** 0.5

@@ -1,0 +1,207 @@
+"""Every file and folder name of every sprl directory, and nothing else.
+
+A name is written down once, here. Readers and writers ask this module for it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from stateplay_rl.errors import InputError
+
+# The 11 buttons, in the column order of action tables and of the model's action bins.
+BUTTONS = ("UP", "DOWN", "LEFT", "RIGHT", "Y", "X", "Z", "A", "B", "C", "D")
+
+# Every directory kind with the schema version that this code writes. Older versions are read, newer refused.
+SCHEMAS = {
+    "audit": 1,
+    "conditions": 1,
+    "encoded": 1,
+    "groups": 1,
+    "scores": 1,
+    "reward_model": 1,
+    "run": 1,
+    "segment": 1,
+    "verify": 1,
+    "report": 1,
+    "arena_clips": 1,
+    "demo": 1,
+}
+
+# Common to all directories.
+MANIFEST = "manifest.json"
+OLD_MANIFESTS = "manifest-*.json"
+UNFINISHED = "unfinished.json"
+CONFIG = "config.yaml"
+LOCK = ".sprl-lock"
+TEMP_MARK = ".sprl-tmp-"
+
+# audit-<stem>/
+AUDIT = "audit.json"
+PROVENANCE = "provenance.parquet"
+
+# conditions/
+CONDITIONS = "conditions.parquet"
+REJECTED = "rejected.parquet"
+SUMMARY = "summary.json"
+FRAMES_FOLDER = "frames"
+ACTIONS_FOLDER = "actions"
+STATES_FOLDER = "states"
+
+# groups/
+GROUPS_FOLDER = "groups"
+GROUPS = "groups.parquet"
+GROUP = "group.json"
+FIRST_FRAME = "first_frame.png"
+REFERENCE_VIDEO = "reference.mp4"
+
+# scores/ and requests/
+SCORES = "scores.parquet"
+REQUESTS_FOLDER = "requests"
+REQUESTS = "requests.sqlite"
+REQUEST_IMAGES_FOLDER = "images"
+REQUEST_RAW_FOLDER = "raw"
+
+# reward_model/
+ADAPTER_FOLDER = "adapter"
+DATASET = "dataset.parquet"
+EVALUATION = "evaluation.json"
+GATE = "gate.json"
+CALIBRATION = "calibration.png"
+
+# run/
+LEDGER = "ledger.sqlite"
+SEGMENTS_FOLDER = "segments"
+CHECKPOINTS_FOLDER = "checkpoints"
+LATEST = "latest"
+BEST = "best"
+METRICS = "metrics.jsonl"
+HELDOUT = "heldout.jsonl"
+TIMINGS = "timings.jsonl"
+ALARMS = "alarms.jsonl"
+HELDOUT_FOLDER = "heldout"
+POLICY_FOLDER = "policy"
+LIVE_WEIGHTS = "live.safetensors"
+OLD_WEIGHTS = "old.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+CHECKPOINT_STATE = "state.json"
+
+# verify-<utc>/ and report/
+VERIFY = "verify.json"
+REPORT = "report.html"
+MEDIA_FOLDER = "media"
+TABLES_FOLDER = "tables"
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+_SEGMENT = re.compile(r"(\d{3,})-([a-z][a-z0-9]*)(\+\d+)?")
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+def safe_name(name: str, what: str) -> str:
+    """`name` when it is fit to be one path component, so that data can never point out of its directory.
+
+    Args:
+        name: an id that came from data, for example a group id.
+        what: the field, for the message.
+
+    Raises:
+        InputError: empty, too long, hidden, or with characters outside ``A-Z a-z 0-9 . _ + -``.
+    """
+    if _SAFE_NAME.fullmatch(name) is None:
+        raise InputError(
+            f"{what} {name!r} cannot be a file name", "use 1-128 letters, digits and . _ + - only"
+        )
+    return name
+
+
+def audit_folder(stem: str) -> str:
+    """Default name of the directory that `sprl audit-ckpt` writes."""
+    return f"audit-{stem}"
+
+
+def verify_folder(utc_compact: str) -> str:
+    """Default name of the directory that `sprl verify` writes."""
+    return f"verify-{utc_compact}"
+
+
+def frame_file(condition_id: str) -> str:
+    """First frame of a condition, relative to a conditions directory."""
+    return f"{FRAMES_FOLDER}/{safe_name(condition_id, 'condition_id')}.png"
+
+
+def actions_file(condition_id: str) -> str:
+    """Action table of a condition, relative to a conditions directory."""
+    return f"{ACTIONS_FOLDER}/{safe_name(condition_id, 'condition_id')}.parquet"
+
+
+def states_file(condition_id: str) -> str:
+    """Game states of a condition, relative to a conditions directory."""
+    return f"{STATES_FOLDER}/{safe_name(condition_id, 'condition_id')}.parquet"
+
+
+def encoded_file(condition_id: str) -> str:
+    """Encoded tensors of a condition, relative to an encoded directory."""
+    return f"{safe_name(condition_id, 'condition_id')}.safetensors"
+
+
+def candidate_latents_file(candidate: int) -> str:
+    """Clean latents of a candidate, relative to its group's folder."""
+    return f"candidate_{candidate}.safetensors"
+
+
+def candidate_video_file(candidate: int) -> str:
+    """Video of a candidate, relative to its group's folder."""
+    return f"candidate_{candidate}.mp4"
+
+
+def checkpoint_folder(step: int) -> str:
+    """Folder of a checkpoint, relative to ``run/checkpoints``."""
+    return f"step-{step}"
+
+
+def checkpoint_step(name: str) -> int | None:
+    """Step number of a checkpoint folder's name, None when it is none."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def old_manifest(index: int) -> str:
+    """Manifest of an earlier seal of a directory that was extended since."""
+    return f"manifest-{index:03d}.json"
+
+
+def segment_folder(index: int, kind: str, extension: int = 0) -> str:
+    """Folder of a segment, relative to ``run/segments``: ``000-a``, ``001-a+280``, ``002-c``."""
+    name = f"{index:03d}-{kind}" + (f"+{extension}" if extension else "")
+    if _SEGMENT.fullmatch(name) is None:
+        raise ValueError(f"segment kind {kind!r} must be a lower-case word")
+    return name
+
+
+def parse_segment(name: str) -> tuple[int, str, int] | None:
+    """Index, kind and extension of a segment folder's name, None when it is none."""
+    match = _SEGMENT.fullmatch(name)
+    if match is None:
+        return None
+    return int(match.group(1)), match.group(2), int(match.group(3) or 0)
+
+
+def policy_file(sha256: str) -> str:
+    """Exported trained weights, relative to a run directory."""
+    return f"{POLICY_FOLDER}/{safe_name(sha256, 'policy sha256')}.safetensors"
+
+
+def heldout_folder(batch: int, policy: str) -> str:
+    """Groups of one held-out evaluation, relative to a run directory."""
+    return f"{HELDOUT_FOLDER}/{batch}-{policy}"
+
+
+def is_private(name: str) -> bool:
+    """Whether a file or folder name belongs to the machinery (lock, leftover of a killed write)."""
+    return name == LOCK or TEMP_MARK in name
+
+
+def temp_name(final: Path, tag: str) -> Path:
+    """Sibling of `final` under a hidden temporary name."""
+    return final.with_name(f".{final.name}{TEMP_MARK}{tag}")

@@ -1,0 +1,186 @@
+"""The `World` protocol: all that the rest of the package sees of a world model.
+
+Shapes: B batch, C latent channels, f latent slots, H W latent height and width, T frames,
+h w picture height and width, K buttons (11), L text tokens, D text width, M state tokens per slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+BUTTONS = ("UP", "DOWN", "LEFT", "RIGHT", "Y", "X", "Z", "A", "B", "C", "D")
+PolicyName = Literal["live", "old", "reference"]
+ParameterMode = Literal["transition", "coupling", "joint", "full"]
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """Sizes that other modules need; all read from the world's own files or config."""
+
+    name: str
+    frame_height: int
+    frame_width: int
+    fps: float
+    latent_channels: int
+    spatial_factor: int
+    temporal_factor: int
+    buttons: int = 11
+
+    def latent_frames(self, frames: int) -> int:
+        """Latent slots of a video of `frames` = 1 (mod temporal_factor) frames."""
+        return (frames - 1) // self.temporal_factor + 1
+
+
+@dataclass(frozen=True)
+class ConditionInputs:
+    """What a candidate may depend on: first frame, buttons, text.
+
+    Args:
+        condition_id: content hash of the condition.
+        first_frame_hwc: uint8 RGB [h, w, 3], already scaled and cropped to the world's size.
+        held_actions_RK: float32 [rows, 11] in {0, 1}: the held per-row signal.
+        prompt: the text as stored (cleaned inside the world's text side).
+        latent_frames: f, the number of latent slots to generate.
+    """
+
+    condition_id: str
+    first_frame_hwc: np.ndarray
+    held_actions_RK: np.ndarray
+    prompt: str
+    latent_frames: int
+
+
+@dataclass(frozen=True)
+class ConditionBatch:
+    """Encoded conditions: `first_latent_BC1HW`, `action_bins_BfK` float, `text_BLD` with positions past
+    the prompt zeroed; all on the world's device. Every sample of a batch has the same f."""
+
+    condition_ids: tuple[str, ...]
+    first_latent_BC1HW: Tensor
+    action_bins_BfK: Tensor
+    text_BLD: Tensor
+
+    def __len__(self) -> int:
+        return len(self.condition_ids)
+
+    @property
+    def latent_frames(self) -> int:
+        return int(self.action_bins_BfK.shape[1])
+
+    def select(self, indices: Sequence[int]) -> ConditionBatch:
+        """Rows `indices` (repeats allowed) as a new batch."""
+        index = torch.as_tensor(list(indices), device=self.text_BLD.device)
+        return ConditionBatch(
+            tuple(self.condition_ids[i] for i in indices),
+            self.first_latent_BC1HW[index],
+            self.action_bins_BfK[index],
+            self.text_BLD[index],
+        )
+
+
+@dataclass(frozen=True)
+class StateSequence:
+    """Latent-state sequence of a batch: depends on first frame and actions only.
+
+    low_BfMS: [B, f, M, C_s] before, tokens_BNC: [B, M*f, C] after the output projection.
+    """
+
+    low_BfMS: Tensor
+    tokens_BNC: Tensor
+
+
+@dataclass(frozen=True)
+class WorldOutput:
+    """One transformer evaluation: velocity [B, C, f, H, W] (slot 0 is meaningless)."""
+
+    velocity_BCfHW: Tensor
+    states: StateSequence
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """A named, audited list of trained parameters (`names` are the world's own parameter names)."""
+
+    name: str
+    names: tuple[str, ...]
+    parameters: tuple[nn.Parameter, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(p.numel() for p in self.parameters)
+
+
+class Policies(Protocol):
+    """live, old and reference parameter sets; only the trained parameters exist three times."""
+
+    def use(self, policy: PolicyName) -> AbstractContextManager[None]:
+        """Make `policy` current inside the block; raises inside an open live window."""
+
+    def live_window(self) -> AbstractContextManager[None]:
+        """From a live forward to the end of its backward: switching inside raises."""
+
+    def sha256(self, policy: PolicyName) -> str:
+        """Content hash of the trained parameters (names, shapes, float32 bytes)."""
+
+    def state(self, policy: PolicyName) -> dict[str, Tensor]:
+        """Copies of the trained parameters, float32, on the CPU."""
+
+    def load(self, policy: PolicyName, state: dict[str, Tensor]) -> None:
+        """Overwrite `live` or `old` in place; `reference` refuses."""
+
+    def update_old(self, weight_on_old: float) -> None:
+        """old <- weight_on_old * old + (1 - weight_on_old) * live, in float32."""
+
+    def distance(self, left: PolicyName, right: PolicyName) -> float:
+        """Euclidean distance of two parameter sets."""
+
+
+class World(Protocol):
+    """A world model: conditions in, candidate videos and trainable velocities out."""
+
+    spec: WorldSpec
+    sha256: str
+    device: torch.device
+    compute_dtype: torch.dtype
+    policies: Policies
+
+    def encode_conditions(self, inputs: Sequence[ConditionInputs]) -> ConditionBatch:
+        """First-frame latents, action bins and text of conditions with equal f."""
+
+    def encode_video(self, frames_ThwC: np.ndarray) -> Tensor:
+        """uint8 [T, h, w, 3], T = 1 (mod temporal_factor) -> normalised latents [C, f, H, W] float32."""
+
+    def decode(self, latents_BCfHW: Tensor) -> np.ndarray:
+        """Normalised latents -> uint8 [B, T, h, w, 3]."""
+
+    def states(self, conditions: ConditionBatch) -> StateSequence:
+        """State sequence under the current policy; differentiable when gradients are enabled."""
+
+    def velocity(
+        self,
+        latents_BCfHW: Tensor,
+        sigma_B: Tensor,
+        conditions: ConditionBatch,
+        states: StateSequence | None = None,
+    ) -> WorldOutput:
+        """Velocity under the current policy at one sigma per sample; slot 0 is overwritten by the first
+        frame's latent inside. `states` (from `states()`, same policy) saves recomputing them."""
+
+    def transition_logits(self, states: StateSequence, conditions: ConditionBatch) -> Tensor:
+        """Predicted codes [B, f-1, M, codes] from the state sequence and the first f-1 action bins."""
+
+    def transition_codes(self, latents_BCfHW: Tensor) -> Tensor:
+        """Codes of the frozen tokenizer on clean latents: int64 [B, f-1, M]."""
+
+    def set_mode(self, mode: ParameterMode) -> tuple[ParameterGroup, ...]:
+        """Choose the trained parameters, freeze the rest, and build the policy bank for them."""
+
+    def export_policy(self, policy: PolicyName) -> dict[str, Tensor]:
+        """Trained weights under the training repository's key names."""

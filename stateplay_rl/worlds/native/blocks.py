@@ -1,0 +1,146 @@
+"""Building blocks of the native transformer, composed from diffusers' Wan modules.
+
+Shapes: B batch, f latent slots, S tokens per slot, N = f*S video tokens, D width, M state tokens per slot,
+L text tokens, h heads, d head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
+
+Rotary = tuple[Tensor, Tensor]
+
+
+def split_heads(x_BND: Tensor, heads: int) -> Tensor:
+    """[B, N, h*d] -> [B, h, N, d]."""
+    return torch.unflatten(x_BND, -1, (heads, -1)).transpose(1, 2)
+
+
+def attend(q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | None = None) -> Tensor:
+    """Scaled dot-product attention, [B, N, h*d]; `visible_NK` is True where a query may look."""
+    v_BhKd = v_BhKd.type_as(q_BhNd)
+    out_BhNd = F.scaled_dot_product_attention(q_BhNd, k_BhKd.type_as(q_BhNd), v_BhKd, attn_mask=visible_NK)
+    return out_BhNd.transpose(1, 2).flatten(2)
+
+
+def rotate(x_BhNd: Tensor, rotary: Rotary) -> Tensor:
+    """Rotary position embedding in float32; tables are [N, d/2] cosines and sines of interleaved pairs."""
+    cos, sin = rotary
+    even, odd = torch.unflatten(x_BhNd.float(), -1, (-1, 2)).unbind(-1)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).type_as(x_BhNd)
+
+
+class RotarySelfAttention:
+    """Attention processor (diffusers' extension point) with float32 rotary tables and plain SDPA."""
+
+    def __call__(self, attn: WanAttention, x_BND: Tensor, rotary: Rotary) -> Tensor:
+        """Self-attention of all video tokens, [B, N, D]."""
+        value = attn.to_v(x_BND)
+        query = rotate(split_heads(attn.norm_q(attn.to_q(x_BND)).type_as(value), attn.heads), rotary)
+        key = rotate(split_heads(attn.norm_k(attn.to_k(x_BND)).type_as(value), attn.heads), rotary)
+        return attn.to_out[0](attend(query, key, split_heads(value, attn.heads)))  # type: ignore[no-any-return]
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention with plain Linears named `q`, `k`, `v`, `out`.
+
+    Args:
+        dim: width of queries and output.
+        context_dim: width of keys and values before projection.
+        width: inner width, split over `heads`.
+    """
+
+    def __init__(self, dim: int, context_dim: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dim, width)
+        self.k = nn.Linear(context_dim, width)
+        self.v = nn.Linear(context_dim, width)
+        self.out = nn.Linear(width, dim)
+
+    def forward(self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None) -> Tensor:
+        """Read `context_BKD` from every query, [B, N, D]."""
+        query, key, value = (
+            split_heads(linear(x), self.heads)
+            for linear, x in ((self.q, x_BND), (self.k, context_BKD), (self.v, context_BKD))
+        )
+        return self.out(attend(query, key, value, visible_NK))  # type: ignore[no-any-return]
+
+
+class CouplingAttention(MultiHeadAttention):
+    """`latent_state_attention`: video tokens read state tokens, times a scalar gate that starts at 0.
+
+    The gate has shape [1], not [], because sharded training does not take 0-dimensional parameters.
+    """
+
+    def __init__(self, dim: int, sizes: LatentStateSizes, eps: float) -> None:
+        super().__init__(dim, dim, sizes.coupling_width, sizes.coupling_heads)
+        self.gate = nn.Parameter(torch.zeros(1))
+        self.eps = eps
+
+    def forward(self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None) -> Tensor:
+        """The gated update of the hidden state, float32 [B, N, D]."""
+        # The known key names hold no norm of their own, so this one has no parameters.
+        queries_BND = F.layer_norm(x_BND.float(), x_BND.shape[-1:], eps=self.eps).type_as(x_BND)
+        return (
+            super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK).float() * self.gate.float()
+        )
+
+
+class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
+    """A Wan block with the action input before it and the state coupling between text attention and FFN.
+
+    Modulation comes per latent slot instead of per token, so nothing of size [N, 6, D] is ever built.
+    """
+
+    def __init__(self, sizes: TransformerSizes, latent_state: LatentStateSizes | None) -> None:
+        super().__init__(sizes.dim, sizes.ffn_dim, sizes.heads, cross_attn_norm=True, eps=sizes.eps)
+        self.attn1.set_processor(RotarySelfAttention())
+        self.latent_state_attention: CouplingAttention | None = None
+        if latent_state is not None:
+            self.latent_state_attention = CouplingAttention(sizes.dim, latent_state, sizes.eps)
+
+    def text_keys_values(self, text_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """Text keys and values [B, h, L, d]; they depend on neither sigma nor latents."""
+        value = self.attn2.to_v(text_BLD)
+        key = self.attn2.norm_k(self.attn2.to_k(text_BLD)).type_as(value)
+        return split_heads(key, self.attn2.heads), split_heads(value, self.attn2.heads)
+
+    def forward(
+        self,
+        hidden_BfSD: Tensor,
+        action_BfD: Tensor | None,
+        modulation_Bf6D: Tensor,
+        text_key_BhLd: Tensor,
+        text_value_BhLd: Tensor,
+        rotary: Rotary,
+        states_BKD: Tensor | None,
+        visible_NK: Tensor | None,
+    ) -> Tensor:
+        """Hidden state after the block, [B, f, S, D]."""
+        if action_BfD is not None:
+            hidden_BfSD = hidden_BfSD + action_BfD.unsqueeze(2).type_as(hidden_BfSD)
+        dtype, slots = hidden_BfSD.dtype, hidden_BfSD.shape[1]
+        table = self.scale_shift_table.float() + modulation_Bf6D.float()
+        shift1, scale1, gate1, shift2, scale2, gate2 = table.unsqueeze(3).unbind(2)  # each [B, f, 1, D]
+
+        x = (self.norm1(hidden_BfSD.float()) * (1 + scale1) + shift1).to(dtype).flatten(1, 2)
+        x = self.attn1.processor(self.attn1, x, rotary).unflatten(1, (slots, -1))
+        hidden_BfSD = (hidden_BfSD.float() + x.float() * gate1).to(dtype)
+
+        x = self.norm2(hidden_BfSD.float()).to(dtype).flatten(1, 2)
+        query = self.attn2.norm_q(self.attn2.to_q(x)).type_as(text_value_BhLd)
+        x = attend(split_heads(query, self.attn2.heads), text_key_BhLd, text_value_BhLd)
+        hidden_BfSD = hidden_BfSD + self.attn2.to_out[0](x).unflatten(1, (slots, -1))
+
+        if self.latent_state_attention is not None:
+            update_BND = self.latent_state_attention(hidden_BfSD.flatten(1, 2), states_BKD, visible_NK)
+            hidden_BfSD = (hidden_BfSD.float() + update_BND.unflatten(1, (slots, -1))).to(dtype)
+
+        x = (self.norm3(hidden_BfSD.float()) * (1 + scale2) + shift2).to(dtype)
+        return (hidden_BfSD.float() + self.ffn(x).float() * gate2).to(dtype)  # type: ignore[no-any-return]

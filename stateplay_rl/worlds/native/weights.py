@@ -1,0 +1,130 @@
+"""Weight files: read, compare with a module key by key, cast, write.
+
+"Loads without error" proves nothing about a partial checkpoint, so nothing here is lenient: every missing,
+unexpected or wrongly shaped key is an error that names it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.stores.atomic import write_bytes
+
+PICKLE_SUFFIXES = (".pth", ".pt")
+
+NAMES_SHOWN = 5
+"""Keys named in a message before it says "and N more"."""
+
+
+def read_safetensors(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """All tensors of one or several (sharded) safetensors files.
+
+    Raises:
+        InputError: a file is missing, or two files hold the same key.
+        CorruptionError: a file is not readable as safetensors.
+    """
+    tensors: dict[str, Tensor] = {}
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"weight file not found: {path}", "check the paths in the world file")
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
+                    if key in tensors:
+                        raise InputError(
+                            f"{path}: key {key!r} is in an earlier shard too", "give each shard once"
+                        )
+                    tensors[key] = file.get_tensor(key)
+        except SafetensorError as error:
+            raise CorruptionError(
+                f"{path} is not a readable safetensors file ({error})",
+                f"inspect it with: sprl audit-ckpt {path}",
+            ) from error
+    return tensors
+
+
+def read_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """Tensors of safetensors files, or of one torch pickle (`.pth`, `.pt`), which may hold tensors only.
+
+    Raises:
+        InputError: a file is missing, holds something else than tensors, or repeats a key.
+        CorruptionError: a file is not readable.
+    """
+    if len(paths) != 1 or paths[0].suffix not in PICKLE_SUFFIXES:
+        return read_safetensors(paths)
+    path = paths[0]
+    if not path.is_file():
+        raise InputError(f"weight file not found: {path}", "check the paths in the world file")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} holds more than tensors, so opening it could run code", "convert it to safetensors"
+        ) from error
+    except (RuntimeError, EOFError, ValueError) as error:
+        raise CorruptionError(
+            f"{path} is not a readable torch file ({error})", "fetch the file again"
+        ) from error
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise InputError(f"{path} is not a plain dictionary of tensors", "convert it to safetensors")
+    return state
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors atomically; the bytes depend on names, values and metadata only.
+
+    Raises:
+        OutsideError: the disk is full or read-only.
+    """
+    ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
+    write_bytes(path, save(ordered, metadata=dict(sorted(metadata.items()))))
+
+
+def load_exactly(
+    module: nn.Module, weights: Mapping[str, Tensor], source: str, optional: Iterable[str] = ()
+) -> None:
+    """Copy `weights` into a module's parameters and buffers; the two sets of names must be the same.
+
+    Args:
+        module: the receiver; values are cast to the dtype that it already has.
+        weights: tensors under the module's own key names.
+        source: the file, for messages.
+        optional: names that `weights` may leave out.
+
+    Raises:
+        InputError: naming the missing, unexpected or wrongly shaped keys.
+    """
+    own = module.state_dict()
+    missing = sorted(set(own) - set(weights) - set(optional))
+    unexpected = sorted(set(weights) - set(own))
+    shapes = sorted(
+        f"{name} {list(weights[name].shape)} instead of {list(own[name].shape)}"
+        for name in set(own) & set(weights)
+        if own[name].shape != weights[name].shape
+    )
+    problems = [
+        f"{len(names)} {kind}: {_some(names)}"
+        for kind, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        if names
+    ]
+    if problems:
+        raise InputError(
+            f"{source} does not fit the model; keys " + "; ".join(problems),
+            "compare file and preset with: sprl audit-ckpt FILE --world WORLD",
+        )
+    with torch.no_grad():
+        for name, value in weights.items():
+            own[name].copy_(value)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
