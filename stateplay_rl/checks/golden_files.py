@@ -189,7 +189,7 @@ def _parquet(clip: Path) -> Any:
 
 
 def _raw_actions(clip: Path) -> np.ndarray:
-    from stateplay_rl.stores.layout import BUTTONS
+    from stateplay_rl.config.buttons import BUTTONS
 
     table = _parquet(clip)
     return np.stack([np.asarray(table.column(button).to_numpy()) for button in BUTTONS], axis=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,7 +12,18 @@ from torch import Tensor
 from stateplay_rl.checks.comparison import Comparison, GoldenFolder, GoldenLine, TensorFile
 from stateplay_rl.errors import InputError
 
-NOT_YET = "not checked yet: this version does not load the original key names of"
+if TYPE_CHECKING:
+    from stateplay_rl.worlds.native.text import TextArchitecture
+    from stateplay_rl.worlds.native.vae import VaeArchitecture
+
+TEXT_WEIGHTS = "text_encoder_weights.safetensors"
+TEXT_TOLERANCE = 1e-5
+POSITION_BUCKETS = 32
+"""Relative-position buckets of the published text encoder; the loader knows no other number."""
+
+VAE_WEIGHTS = "vae_weights.safetensors"
+VAE_CONFIG = "vae_config.json"
+VAE_TOLERANCE = 1e-4
 
 
 def check_backbone(folder: GoldenFolder, name: str) -> GoldenLine:
@@ -72,14 +85,102 @@ def _compare_case(comparison: Comparison, model: object, file: TensorFile, case:
     comparison.relative(f"{case}.pred_video", velocity, file[f"{case}.pred_video"])
 
 
+@torch.no_grad()
 def check_text_encoder(folder: GoldenFolder, name: str) -> GoldenLine:
-    """Skipped by name: there is no key map for the original file yet."""
-    return GoldenLine.skipped(name, f"{NOT_YET} the text encoder")
+    """Hidden states at the prompt's positions, and the context with zeros behind it: 1e-5 relative.
+
+    The weights must load by the original file's key names, and must come back under the same names.
+    """
+    from stateplay_rl.worlds.native.original_names import text_from_original, text_to_original
+    from stateplay_rl.worlds.native.text import TIED_EMBEDDING, build_text_model, encode_tokens
+    from stateplay_rl.worlds.native.weights import load_exactly
+
+    weights = folder.tensors(TEXT_WEIGHTS)
+    file = folder.tensors(name)
+    renamed = text_from_original(weights.tensors)
+    model = build_text_model(_text_sizes(weights), int(weights["token_embedding.weight"].shape[0]))
+    load_exactly(model, renamed, TEXT_WEIGHTS, optional=(TIED_EMBEDDING,))
+    comparison = Comparison(TEXT_TOLERANCE)
+    comparison.exact("key names, there and back", sorted(text_to_original(renamed)), sorted(weights.tensors))
+    for case in _cases_with(file, "ids"):
+        mask_BL = file[f"{case}mask"]
+        context_BLD = encode_tokens(model, file[f"{case}ids"], mask_BL)
+        comparison.relative(f"{case}context", context_BLD, file[f"{case}context"])
+        # Positions past the mask hold whatever the public code computed there: nothing reads them.
+        hidden_BLD = file[f"{case}hidden"].float() * mask_BL[..., None]
+        comparison.relative(f"{case}hidden", context_BLD, hidden_BLD)
+    return comparison.line(name)
 
 
+def _text_sizes(weights: TensorFile) -> TextArchitecture:
+    """Sizes of the text encoder, all from its tensors' shapes."""
+    from stateplay_rl.worlds.native.text import TextArchitecture
+
+    buckets, heads = weights["blocks.0.pos_embedding.embedding.weight"].shape
+    if buckets != POSITION_BUCKETS:
+        raise InputError(f"{TEXT_WEIGHTS}: {buckets} position buckets, not {POSITION_BUCKETS}", "")
+    inner, width = weights["blocks.0.attn.q.weight"].shape
+    return TextArchitecture(
+        tokens=0,  # only prompts are padded to it; the golden ids have their own length
+        d_model=width,
+        num_layers=len({key.split(".")[1] for key in weights.tensors if key.startswith("blocks.")}),
+        num_heads=heads,
+        d_kv=inner // heads,
+        d_ff=weights["blocks.0.ffn.fc1.weight"].shape[0],
+    )
+
+
+@torch.no_grad()
 def check_vae(folder: GoldenFolder, name: str) -> GoldenLine:
-    """Skipped by name: there is no key map for the original file yet."""
-    return GoldenLine.skipped(name, f"{NOT_YET} the VAE")
+    """Video to normalised latents, and latents to video before clamping: 1e-4 relative.
+
+    The weights must load by the original file's key names, and must come back under the same names.
+    """
+    from stateplay_rl.worlds.native.original_names import vae_from_original, vae_to_original
+    from stateplay_rl.worlds.native.vae import VideoVae
+
+    weights = folder.tensors(VAE_WEIGHTS).tensors
+    config = folder.json(VAE_CONFIG)
+    file = folder.tensors(name)
+    comparison = Comparison(VAE_TOLERANCE)
+    renamed = vae_from_original(weights)
+    back = vae_to_original(renamed, num_res_blocks=int(config["num_res_blocks"]))
+    comparison.exact("key names, there and back", sorted(back), sorted(weights))
+    for case in _cases_with(file, "latents"):
+        vae = VideoVae(_vae_sizes(config, file, case))
+        vae.load_weights(weights, VAE_WEIGHTS)
+        vae.prepare_for_inference(torch.float32, torch.device("cpu"))
+        latents_BCfHW = file[f"{case}latents"].float()
+        moments = vae.moments(file[f"{case}video"].float())
+        encoded = vae.normalise(moments[:, : vae.architecture.z_dim])
+        comparison.relative(f"{case}latents", encoded, latents_BCfHW)
+        comparison.relative(f"{case}decoded", vae.decode_pixels(latents_BCfHW), file[f"{case}decoded"])
+    return comparison.line(name)
+
+
+def _vae_sizes(config: Mapping[str, Any], file: TensorFile, case: str) -> VaeArchitecture:
+    """Sizes from the config file; statistics of the latents from the case, or from the file's top."""
+    from stateplay_rl.worlds.native.vae import VaeArchitecture
+
+    mean, std = (file[f"{case}{key}" if f"{case}{key}" in file.tensors else key] for key in ("mean", "std"))
+    return VaeArchitecture(
+        base_dim=int(config["dim"]),
+        decoder_base_dim=int(config["dec_dim"]),
+        z_dim=int(config["z_dim"]),
+        dim_mult=tuple(int(factor) for factor in config["dim_mult"]),
+        num_res_blocks=int(config["num_res_blocks"]),
+        temporal_downsample=tuple(bool(halved) for halved in config["temporal_downsample"]),
+        patch_size=int(config["patch_size"]),
+        latents_mean=tuple(mean.tolist()),
+        latents_std=tuple(std.tolist()),
+    )
+
+
+def _cases_with(file: TensorFile, tensor: str) -> list[str]:
+    """Key prefixes of the cases that hold `tensor`: an empty one, or `case0.`, `case1.`, ..."""
+    return sorted(
+        key.removesuffix(tensor) for key in file.tensors if key == tensor or key.endswith(f".{tensor}")
+    )
 
 
 def check_explicit_state(folder: GoldenFolder, name: str) -> GoldenLine:

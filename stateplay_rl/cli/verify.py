@@ -130,6 +130,8 @@ def show(summary: VerifySummary) -> None:
             f"{_name(line):<{width}}  ", style="default"
         )
         console.print(text.append(_measured(line) + line.detail, style="not bold default"))
+    for sentence in summary.words:
+        console.print(sentence, markup=False)
     console.print(str(summary.out), markup=False)
 
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stateplay_rl.conditions.codes import RowRejected, warning
+from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.config.conditions import ClipRules
-from stateplay_rl.stores.layout import BUTTONS
 
 FRAME_ID = "frame_id"
 STATES = ("p1_hp", "p2_hp", "p1_meter", "p2_meter", "macro_ready", "timer")

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stateplay_rl.conditions.actions import ActionTable
+from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import disk_errors, sha256_bytes, sha256_file
 from stateplay_rl.stores.conditions import ACTION_COLUMNS
@@ -65,8 +66,8 @@ def write_artefacts(
     raw, held = table.raw_RK.astype(np.int32), held_RK.astype(np.int32)
     actions = {
         "frame_id": frame_ids,
-        **{name: raw[:, k] for k, name in enumerate(layout.BUTTONS)},
-        **{f"held_{name}": held[:, k] for k, name in enumerate(layout.BUTTONS)},
+        **{name: raw[:, k] for k, name in enumerate(BUTTONS)},
+        **{f"held_{name}": held[:, k] for k, name in enumerate(BUTTONS)},
     }
     contents = {
         layout.frame_file(condition_id): fast_png(first_frame_hwC),

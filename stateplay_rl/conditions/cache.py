@@ -18,9 +18,9 @@ from typing import BinaryIO
 from stateplay_rl.conditions.artefacts import is_intact
 from stateplay_rl.conditions.examine import Outcome
 from stateplay_rl.conditions.source import SourceRow
+from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import disk_errors, sha256_json
 
-WORK_FOLDER = "work"
 _ROWS_FILE = "rows.jsonl"
 
 
@@ -41,7 +41,7 @@ class RowCache:
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._path = out / WORK_FOLDER / _ROWS_FILE
+        self._path = out / layout.WORK_FOLDER / _ROWS_FILE
         self._file: BinaryIO | None = None
 
     def load(self, keys: Mapping[int, str], rows: Sequence[SourceRow]) -> dict[int, Outcome]:

@@ -1,4 +1,4 @@
-"""The 11 buttons in their fixed order, for code that must not import torch."""
+"""The 11 buttons, in the column order of action tables and of the model's action bins."""
 
 from __future__ import annotations
 

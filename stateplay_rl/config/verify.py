@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import Field
 
 from stateplay_rl.config.base import FrozenConfig
-from stateplay_rl.config.train_nft import LossConfig, Mode
+from stateplay_rl.config.rollout import Mode
+from stateplay_rl.config.train_nft import LossConfig
 
 
 class InstallConfig(FrozenConfig):
@@ -57,4 +58,5 @@ class SignalConfig(FrozenConfig):
     wished_cosine: float = Field(
         default=0.5, gt=0, lt=1, description="agreement that the asked number of conditions gives"
     )
+    samples_per_call: int = Field(default=1, ge=1, description="videos per forward (memory against speed)")
     loss: LossConfig = LossConfig()

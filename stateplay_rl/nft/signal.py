@@ -18,8 +18,10 @@ from torch import Tensor
 GOOD_FROM_POINTS = 50.0
 MODE_GAP_POINTS = 20.0
 CLEAR_COSINE = 0.2
+BOTH_MODES_SHARE = 0.5
 WISHED_COSINE = 0.5
 ALIKE_BELOW_POINTS = 10.0
+PARAMETERS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,16 @@ def spread(
 
 
 def gram(gradients_NP: Tensor) -> Tensor:
-    """Inner products of gradient vectors, float64 [N, N]; all that a cosine of sums needs."""
-    wide = gradients_NP.double()
-    return wide @ wide.T
+    """Inner products of gradient vectors, float64 [N, N]; all that a cosine of sums needs.
+
+    Widened a block of parameters at a time: a float64 copy of all vectors would take twice their memory.
+    """
+    units = gradients_NP.shape[0]
+    total_NN = torch.zeros(units, units, dtype=torch.float64, device=gradients_NP.device)
+    for block in torch.split(gradients_NP, PARAMETERS_AT_ONCE, dim=1):
+        wide = block.double()
+        total_NN += wide @ wide.T
+    return total_NN
 
 
 @dataclass(frozen=True)
@@ -163,7 +172,7 @@ def expectation(
         f"{scores.between_conditions:.1f}; {scores.share_both_modes:.0%} of {scores.groups} groups hold both "
         f"good and bad candidates, {scores.share_tied:.0%} are tied."
     ]
-    if scores.within_group < ALIKE_BELOW_POINTS or scores.share_both_modes < 0.5:
+    if scores.within_group < ALIKE_BELOW_POINTS or scores.share_both_modes < BOTH_MODES_SHARE:
         words.append(
             "The candidates of a group are too alike: expect the trained conditions to be memorised and no "
             "gain on held-out ones. Widen the spread (another checkpoint, more varied sampling) first."

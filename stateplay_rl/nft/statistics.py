@@ -1,4 +1,8 @@
-"""Means with bootstrap intervals over clusters: conditions are the independent units, not their samples."""
+"""Means over conditions with bootstrap intervals over clusters of conditions.
+
+Conditions are the units of a mean, clusters (near-duplicate conditions) the independent units of its spread.
+Every condition counts once, so the mean of paired differences is the difference of the two means exactly.
+"""
 
 from __future__ import annotations
 
@@ -7,75 +11,106 @@ from dataclasses import dataclass
 
 import torch
 
-RESAMPLES = 4000
+RESAMPLES = 10_000
+_RESAMPLES_AT_ONCE = 1_000
+"""Draws held in memory together: it stays flat for thousands of clusters."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95 % percentile bootstrap interval; `clusters` independent units stand behind it."""
+    """A mean and its 95 % percentile bootstrap interval.
+
+    Args:
+        mean: mean over conditions.
+        low, high: the interval's ends; None when one cluster leaves nothing to resample.
+        clusters: independent units behind it.
+    """
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     clusters: int
+
+    @property
+    def above_zero(self) -> bool:
+        """Whether the whole interval lies above 0."""
+        return self.low is not None and self.low > 0
+
+    @property
+    def below_zero(self) -> bool:
+        """Whether the whole interval lies below 0."""
+        return self.high is not None and self.high < 0
 
 
 def bootstrap_mean(
     clusters: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Interval:
-    """Mean of the cluster means, and the 2.5 and 97.5 percentiles over clusters drawn with replacement.
-
-    Every cluster counts once, however many samples it holds. With one cluster the interval is its mean: no
-    spread between clusters can be seen, which `clusters` says.
+    """Mean over all conditions, and the 2.5 and 97.5 percentiles over clusters drawn with replacement.
 
     Args:
-        clusters: values of each condition (or of each group of near-duplicate conditions).
+        clusters: per cluster the values of its conditions.
         seed: seed of the resampling; equal seeds give equal intervals.
         resamples: bootstrap draws.
 
     Raises:
         ValueError: no cluster, an empty one, or a value that is not finite.
     """
-    if not clusters or any(len(c) == 0 for c in clusters):
+    if not clusters or any(len(cluster) == 0 for cluster in clusters):
         raise ValueError("a bootstrap needs at least one cluster and no empty one")
-    means_N = torch.tensor([sum(c) / len(c) for c in clusters], dtype=torch.float64)
-    if not bool(torch.isfinite(means_N).all()):
+    sums_N = torch.tensor([sum(cluster) for cluster in clusters], dtype=torch.float64)
+    counts_N = torch.tensor([len(cluster) for cluster in clusters], dtype=torch.float64)
+    if not bool(torch.isfinite(sums_N).all()):
         raise ValueError("a bootstrap needs finite values")
+    mean = float(sums_N.sum() / counts_N.sum())
+    if len(clusters) == 1:
+        return Interval(mean, None, None, 1)
     generator = torch.Generator().manual_seed(seed)
-    draws_RN = torch.randint(len(means_N), (resamples, len(means_N)), generator=generator)
-    resampled_R = means_N[draws_RN].mean(dim=1)
-    low, high = torch.quantile(resampled_R, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return Interval(mean=float(means_N.mean()), low=low, high=high, clusters=len(means_N))
+    parts = []
+    for start in range(0, resamples, _RESAMPLES_AT_ONCE):
+        rows = min(_RESAMPLES_AT_ONCE, resamples - start)
+        draws_RN = torch.randint(len(clusters), (rows, len(clusters)), generator=generator)
+        parts.append(sums_N[draws_RN].sum(dim=1) / counts_N[draws_RN].sum(dim=1))
+    ends = torch.quantile(torch.cat(parts), torch.tensor([0.025, 0.975], dtype=torch.float64))
+    low, high = ends.tolist()
+    return Interval(mean, low, high, len(clusters))
 
 
-def paired_difference(
-    before: Mapping[str, Sequence[float]],
-    after: Mapping[str, Sequence[float]],
-    *,
+def bootstrap_conditions(
+    values: Mapping[str, float],
     cluster_of: Mapping[str, object] | None = None,
+    *,
     seed: int = 0,
     resamples: int = RESAMPLES,
-) -> Interval:
-    """Mean of after - before over conditions judged both times, with its interval over clusters.
-
-    Pairing by condition takes the differences between conditions, usually the largest part of the spread,
-    out.
+) -> Interval | None:
+    """`bootstrap_mean` of one value per condition; None without any condition.
 
     Args:
-        before, after: scores in points by condition id; both must hold the same conditions.
-        cluster_of: cluster of each condition; without it each condition is its own.
+        values: a number per condition id.
+        cluster_of: cluster of each condition; a condition without one is its own.
+        seed, resamples: as in `bootstrap_mean`.
 
     Raises:
-        ValueError: other conditions before than after, or none.
+        ValueError: a value that is not finite.
     """
-    if set(before) != set(after):
-        missing = sorted(set(before) ^ set(after))
-        raise ValueError(f"a paired difference needs the same conditions; unpaired: {missing[:5]}")
+    if not values:
+        return None
     grouped: dict[object, list[float]] = {}
-    for condition in sorted(before):
-        a, b = before[condition], after[condition]
-        if not a or not b:
-            raise ValueError(f"condition {condition} has no score on one side")
-        key = condition if cluster_of is None else cluster_of[condition]
-        grouped.setdefault(key, []).append(sum(b) / len(b) - sum(a) / len(a))
+    for condition in sorted(values):
+        cluster = (cluster_of or {}).get(condition, ("own", condition))
+        grouped.setdefault(cluster, []).append(values[condition])
     return bootstrap_mean(list(grouped.values()), seed=seed, resamples=resamples)
+
+
+def paired_differences(
+    before: Mapping[str, float | None], after: Mapping[str, float | None]
+) -> dict[str, float]:
+    """after - before of every condition that has a value on both sides, sorted by condition.
+
+    Pairing takes the differences between conditions, usually the largest part of the spread, out.
+    """
+    both: dict[str, float] = {}
+    for condition in sorted(set(before) & set(after)):
+        first, last = before[condition], after[condition]
+        if first is not None and last is not None:
+            both[condition] = last - first
+    return both

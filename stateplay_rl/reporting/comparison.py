@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stateplay_rl.config.base import changed_keys
+from stateplay_rl.nft.statistics import bootstrap_conditions
 from stateplay_rl.reporting.blocks import (
     Alarm,
     Block,
@@ -21,7 +22,6 @@ from stateplay_rl.reporting.numbers import change, finite, plural
 from stateplay_rl.reporting.run_charts import CANDIDATES, heldout_series
 from stateplay_rl.reporting.run_data import RunData, column
 from stateplay_rl.reporting.sources import Source
-from stateplay_rl.reporting.statistics import bootstrap_mean
 from stateplay_rl.reporting.verdict import gather_alarms, run_headline
 
 NamedRun = tuple[Source, RunData]
@@ -61,7 +61,7 @@ def _pair_headline(left: NamedRun, right: NamedRun) -> Headline:
         for (source, _), gain in ((left, first), (right, second))
     ]
     shared = sorted(set(first.differences) & set(second.differences))
-    excess = bootstrap_mean(
+    excess = bootstrap_conditions(
         {key: first.differences[key] - second.differences[key] for key in shared}, left[1].clusters
     )
     if excess is None:

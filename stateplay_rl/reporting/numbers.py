@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 MISSING = "–"
 MINUS = "\u2212"
 
@@ -79,6 +81,12 @@ def deviation(values: Sequence[float]) -> float | None:
         return None
     centre = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / len(values))
+
+
+def histogram(values: Sequence[float], edges: Sequence[float]) -> tuple[int, ...]:
+    """Counts per bin; the last bin includes its right edge."""
+    counts, _ = np.histogram(np.asarray(values, dtype=np.float64), bins=np.asarray(edges, dtype=np.float64))
+    return tuple(int(count) for count in counts)
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:

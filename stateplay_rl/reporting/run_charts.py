@@ -13,7 +13,7 @@ from stateplay_rl.reporting.blocks import (
     Series,
     Threshold,
 )
-from stateplay_rl.reporting.numbers import finite
+from stateplay_rl.reporting.numbers import finite, histogram
 from stateplay_rl.reporting.run_data import (
     Evaluation,
     Gain,
@@ -23,7 +23,6 @@ from stateplay_rl.reporting.run_data import (
     names_under,
     reward_band,
 )
-from stateplay_rl.reporting.statistics import histogram
 
 CANDIDATES = "candidates seen"
 METRICS, HELDOUT, TIMINGS = "metrics.jsonl", "heldout.jsonl", "timings.jsonl"

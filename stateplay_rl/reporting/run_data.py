@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from stateplay_rl.nft.statistics import Interval, bootstrap_conditions, paired_differences
 from stateplay_rl.reporting.numbers import finite, mapping_of, mean
-from stateplay_rl.reporting.statistics import Interval, bootstrap_mean, paired_differences
 
 Record = Mapping[str, object]
 
@@ -118,7 +118,7 @@ class RunData:
             return None
         before, after = own[0], own[-1]
         differences = paired_differences(before.condition_means(), after.condition_means())
-        interval = bootstrap_mean(differences, self.clusters)
+        interval = bootstrap_conditions(differences, self.clusters)
         return None if interval is None else Gain(before, after, interval, differences)
 
 

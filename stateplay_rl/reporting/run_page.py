@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from stateplay_rl.nft.statistics import bootstrap_conditions
 from stateplay_rl.reporting import run_charts
 from stateplay_rl.reporting.blocks import (
     Block,
@@ -28,7 +29,6 @@ from stateplay_rl.reporting.numbers import change, compact, finite, mapping_of, 
 from stateplay_rl.reporting.run_data import Gain, RunData, column, names_under
 from stateplay_rl.reporting.run_files import heldout_groups, run_groups
 from stateplay_rl.reporting.sources import Source, lineage_of
-from stateplay_rl.reporting.statistics import bootstrap_mean
 from stateplay_rl.reporting.verdict import gather_alarms, run_headline
 
 LOSS_PARTS = ("total", "nft", "pos", "neg", "fm_real", "transition_real", "reference")
@@ -76,6 +76,7 @@ def _outcome(run: RunData, gain: Gain | None) -> Section:
         ends = (gain.interval.low, gain.interval.high)
         tone: Tone = "good" if gain.interval.above_zero else "bad" if gain.interval.below_zero else "neutral"
         unit = "clusters" if run.clusters else "conditions"
+        units = f"{gain.interval.clusters} {unit}"
         stats += [
             Stat(
                 "held-out before", points(gain.before.reward_mean), "heldout.jsonl: reward_mean, first line"
@@ -85,7 +86,7 @@ def _outcome(run: RunData, gain: Gain | None) -> Section:
                 "gain, 95 % interval",
                 change(gain.interval.mean),
                 f"heldout.jsonl: scores, paired by condition, bootstrap over {unit}",
-                f"[{compact(ends[0], digits=1)}, {compact(ends[1], digits=1)}], {gain.interval.units} {unit}",
+                f"[{compact(ends[0], digits=1)}, {compact(ends[1], digits=1)}], {units}",
                 tone,
             ),
         ]
@@ -143,7 +144,7 @@ def _class_table(source: Source, run: RunData, gain: Gain) -> Table:
     rows: list[tuple[str | float | None, ...]] = []
     for name in sorted({*gain.before.by_class, *gain.after.by_class}):
         members = {c: d for c, d in gain.differences.items() if classes.get(c) == name}
-        interval = bootstrap_mean(members, run.clusters)
+        interval = bootstrap_conditions(members, run.clusters)
         before, after = gain.before.by_class.get(name), gain.after.by_class.get(name)
         moved = after - before if before is not None and after is not None else None
         low, high = (interval.low, interval.high) if interval is not None else (None, None)

@@ -14,9 +14,6 @@ from stateplay_rl.stores.groups import GroupStore
 from stateplay_rl.stores.jsonl import read_lines
 from stateplay_rl.stores.scores import ScoreRow, ScoreTable
 
-VERDICTS = "verdicts.jsonl"
-"""Log of a judge's verdicts, a line a group, kept beside the table: scores, reason and details."""
-
 
 @dataclass(frozen=True)
 class ScoreFiles:
@@ -47,7 +44,7 @@ def read_scores(folder: Path) -> ScoreFiles:
 
 def read_verdicts(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Lines of a folder's verdict log by group; empty without a log. A line being written is left out."""
-    log = folder / VERDICTS
+    log = folder / layout.VERDICTS
     if not log.is_file():
         return {}
     return {str(line.get("group_id")): line for line in read_lines(log, allow_open_end=True)}

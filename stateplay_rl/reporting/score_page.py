@@ -25,10 +25,9 @@ from stateplay_rl.reporting.blocks import (
 )
 from stateplay_rl.reporting.cards import CandidateScore, GroupSet, browser_note, group_cards
 from stateplay_rl.reporting.context import ReportContext
-from stateplay_rl.reporting.numbers import compact, deviation, mean, plural, points, share
+from stateplay_rl.reporting.numbers import compact, deviation, histogram, mean, plural, points, share
 from stateplay_rl.reporting.score_files import group_stores, read_scores
 from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
-from stateplay_rl.reporting.statistics import histogram
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.groups import GroupStore
 from stateplay_rl.stores.manifest import Manifest, find_input, read_manifest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stateplay_rl.nft.statistics import Interval, bootstrap_conditions
 from stateplay_rl.reporting.blocks import Alarm, Headline
 from stateplay_rl.reporting.numbers import change, compact, finite, plural, points, share
 from stateplay_rl.reporting.run_data import Gain, Record, RunData
-from stateplay_rl.reporting.statistics import Interval, bootstrap_mean
 
 
 def run_headline(run: RunData, finished: bool, control: RunData | None = None) -> Headline:
@@ -79,7 +79,7 @@ def _control_sentence(gain: Gain, control: RunData | None) -> tuple[str, ...]:
     shared = set(gain.differences) & set(other.differences)
     if shared:
         gaps = {key: gain.differences[key] - other.differences[key] for key in sorted(shared)}
-        excess = bootstrap_mean(gaps, control.clusters if control is not None else None)
+        excess = bootstrap_conditions(gaps, control.clusters if control is not None else None)
         if excess is not None:
             sentence += (
                 f" Difference of the two gains on the same {plural(len(gaps), 'condition')}: "

@@ -22,10 +22,19 @@ from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
 from stateplay_rl.stores.groups import GroupRecord, GroupStore
 from stateplay_rl.stores.video import decode_mp4
 from stateplay_rl.worlds.base import ConditionInputs, PolicyName, World
+from stateplay_rl.worlds.policy_bank import sha256_tensors
 from stateplay_rl.worlds.sampling import sample_candidates
 
 NOISE = "initial_noise"
 """Purpose of the random stream that initial noise comes from."""
+
+
+def policy_sha256(world: World, policy: PolicyName) -> str:
+    """Identity of a policy: the hash of its exported weights, LoRA merged.
+
+    So a policy that was exported and laid over the base weights keeps its name.
+    """
+    return sha256_tensors(world.export_policy(policy))
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,11 @@ def condition_inputs(store: ConditionStore, record: ConditionRecord, world: Worl
             "build the conditions with this world's preset: sprl build-conditions --preset ...",
         )
     return ConditionInputs(
-        record.condition_id, first_frame, store.held_actions(record.condition_id), record.prompt, record.latent_frames
+        record.condition_id,
+        first_frame,
+        store.held_actions(record.condition_id),
+        record.prompt,
+        record.latent_frames,
     )
 
 
@@ -91,7 +104,7 @@ def roll_out_group(
         return group_id
     inputs = condition_inputs(store, record, world)
     latents = _sample(world, inputs, record, plan)
-    frames = [world.decode(latents[k : k + 1].float())[0] for k in range(len(latents))]
+    frames = list(world.decode(latents.float()))
     reference = reference_frames(store, record)
     groups.write(
         GroupRecord(

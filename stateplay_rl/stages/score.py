@@ -15,19 +15,15 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from stateplay_rl.config.score import ScoreConfig
-from stateplay_rl.errors import CorruptionError, InputError, UsageError
-from stateplay_rl.judges.base import Judge, checked
+from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.judges.base import Judge
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.group_source import GroupSource, open_groups
 from stateplay_rl.stages.judge_choice import make_judge
+from stateplay_rl.stages.verdicts import resume_lines, verdict_line, write_score_table
 from stateplay_rl.stores import layout
-from stateplay_rl.stores.groups import StoredGroup
 from stateplay_rl.stores.jsonl import LineLog
 from stateplay_rl.stores.manifest import OutputDirectory
-from stateplay_rl.stores.scores import ScoreRow, ScoreTable
-
-VERDICTS = "verdicts.jsonl"
-GROUPS_READ = "groups_read.json"
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,8 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
             return _summary(output.path, judge.judge_id, _verdict_lines(output.path), already_done=True)
         listed = _groups_to_read(output, source, config.limit)
         lines = _score_all(output, source, listed, judge)
-        _write_table(output, judge, lines)
+        table = output.path / layout.SCORES
+        output.hasher.record(table, write_score_table(table, lines))
         summary = _summary(output.path, judge.judge_id, lines)
         plain = {
             name: value for name, value in asdict(summary).items() if name not in ("out", "already_done")
@@ -127,7 +124,7 @@ def _groups_to_read(output: OutputDirectory, source: GroupSource, limit: int | N
         InputError: no finished group.
         CorruptionError: the list in the output is damaged.
     """
-    file = output.path / GROUPS_READ
+    file = output.path / layout.GROUPS_READ
     if file.is_file():
         try:
             listed = json.loads(file.read_bytes())
@@ -138,7 +135,7 @@ def _groups_to_read(output: OutputDirectory, source: GroupSource, limit: int | N
     if not ids:
         raise InputError(f"no finished group in {source.path}", "roll out first: sprl rollout")
     listed = source.hashes(ids)
-    output.write_json(GROUPS_READ, listed)
+    output.write_json(layout.GROUPS_READ, listed)
     return listed
 
 
@@ -149,74 +146,22 @@ def _score_all(
     judge: Judge,
 ) -> list[dict[str, Any]]:
     """Verdict lines of all listed groups, in the order of their ids; those in the log are kept."""
-    log = LineLog(output.path / VERDICTS)
-    log.truncate_to(_whole_lines_bytes(log.path))
-    lines = _verdict_lines(output.path)
-    _refuse_other_judge(lines, judge, output.path)
+    path = output.path / layout.VERDICTS
+    lines = resume_lines(path, judge)
+    log = LineLog(path)
     done = {line["group_id"] for line in lines}
     with Progress("score", len(listed), "groups") as progress:
         progress.advance(len(done))
         for group_id in (name for name in listed if name not in done):
-            line = _score_group(source.read(group_id, listed[group_id]), judge)
+            line = verdict_line(source.read(group_id, listed[group_id]), judge)
             log.append(line)
             lines.append(line)
             progress.advance()
     return lines
 
 
-def _score_group(group: StoredGroup, judge: Judge) -> dict[str, Any]:
-    # Judges read videos: a damaged one must stop here, not come out as a low score.
-    group.verify()
-    verdict = checked(judge.score_group(group), group.record.candidates)
-    return {
-        "group_id": group.record.group_id,
-        "mechanics_class": group.record.mechanics_class,
-        "judge_id": judge.judge_id,
-        "protocol_sha256": judge.protocol_sha256,
-        "scores": list(verdict.scores),
-        "status": verdict.status,
-        "reason": verdict.reason,
-        "request_id": verdict.request_id,
-        "details": dict(verdict.details),
-    }
-
-
-def _whole_lines_bytes(path: Path) -> int:
-    """Bytes up to the last line end; a kill may have left half a line behind it."""
-    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
-
-
 def _verdict_lines(folder: Path) -> list[dict[str, Any]]:
-    return LineLog(folder / VERDICTS).read()
-
-
-def _refuse_other_judge(lines: Sequence[Mapping[str, Any]], judge: Judge, out: Path) -> None:
-    for line in lines:
-        if (line["judge_id"], line["protocol_sha256"]) != (judge.judge_id, judge.protocol_sha256):
-            raise UsageError(
-                f"{out} was begun with judge {line['judge_id']} ({line['protocol_sha256'][:12]}), now it is "
-                f"{judge.judge_id} ({judge.protocol_sha256[:12]}): scores of two judges are never mixed",
-                "start over with --overwrite, or resume with the version that began it",
-            )
-
-
-def _write_table(output: OutputDirectory, judge: Judge, lines: Sequence[Mapping[str, Any]]) -> None:
-    rows = [
-        ScoreRow(
-            group_id=line["group_id"],
-            candidate=candidate,
-            score=score,
-            status=line["status"],
-            reason=line["reason"],
-            judge_id=judge.judge_id,
-            protocol_sha256=judge.protocol_sha256,
-            request_id=line["request_id"],
-        )
-        for line in lines
-        for candidate, score in enumerate(line["scores"])
-    ]
-    path = output.path / layout.SCORES
-    output.hasher.record(path, ScoreTable(rows).write(path))
+    return LineLog(folder / layout.VERDICTS).read()
 
 
 def _summary(

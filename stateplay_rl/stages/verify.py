@@ -1,11 +1,15 @@
-"""`sprl verify install|golden|dir`: run the checks, write `verify.json`, say whether all passed."""
+"""`sprl verify install|golden|dir`: run the checks, write `verify.json`, say whether all passed.
+
+`verify signal` stands in `verify_signal.py` and shares the summary and the record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from stateplay_rl.checks.comparison import GoldenLine
 from stateplay_rl.checks.lines import CheckLine
@@ -22,14 +26,16 @@ class VerifySummary:
     """Result of a verification.
 
     Args:
-        kind: `install`, `golden` or `dir`.
+        kind: `install`, `golden`, `dir` or `signal`.
         out: the directory that holds `verify.json`.
         lines: one a check or file.
+        words: what the numbers mean, in sentences; empty where the lines say it all.
     """
 
     kind: str
     out: Path
     lines: tuple[VerifyLine, ...]
+    words: tuple[str, ...] = ()
 
     @property
     def failed(self) -> tuple[VerifyLine, ...]:
@@ -81,17 +87,38 @@ def run(config: VerifyConfig, out: Path | None = None, *, overwrite: bool = Fals
         protected=[] if target is None else [target],
     ) as directory:
         summary = VerifySummary(kind, directory.path, tuple(_lines(config)))
-        directory.write_json(
-            layout.VERIFY,
-            {
-                "kind": kind,
-                "target": None if target is None else str(target),
-                "passed": summary.passed,
-                "lines": [asdict(line) for line in summary.lines],
-            },
-        )
-        directory.seal(extra={"kind": kind, "passed": summary.passed})
+        seal_record(directory, summary, target)
     return summary
+
+
+def seal_record(
+    directory: OutputDirectory,
+    summary: VerifySummary,
+    target: Path | None,
+    measures: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write `verify.json` and seal the directory.
+
+    Args:
+        directory: open, nothing written yet.
+        summary: what came out.
+        target: what was verified, if it has a path.
+        measures: numbers behind the lines, plain JSON values.
+        extra: further fields of the manifest.
+    """
+    record: dict[str, Any] = {
+        "kind": summary.kind,
+        "target": None if target is None else str(target),
+        "passed": summary.passed,
+        "lines": [asdict(line) for line in summary.lines],
+    }
+    if summary.words:
+        record["words"] = list(summary.words)
+    if measures:
+        record["measures"] = dict(measures)
+    directory.write_json(layout.VERIFY, record)
+    directory.seal(extra={"kind": summary.kind, "passed": summary.passed, **(extra or {})})
 
 
 def _target(config: VerifyConfig) -> tuple[str, Path | None]:

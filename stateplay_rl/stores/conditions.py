@@ -12,10 +12,10 @@ from typing import Literal, cast
 
 import numpy as np
 
+from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores import layout, tables
 from stateplay_rl.stores.hashing import hash_array
-from stateplay_rl.stores.layout import BUTTONS
 from stateplay_rl.stores.manifest import Manifest, OutputDirectory, read_manifest
 from stateplay_rl.stores.pictures import decode_png, png_bytes
 from stateplay_rl.stores.sealed import read_checked

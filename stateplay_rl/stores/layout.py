@@ -10,9 +10,6 @@ from pathlib import Path
 
 from stateplay_rl.errors import InputError
 
-# The 11 buttons, in the column order of action tables and of the model's action bins.
-BUTTONS = ("UP", "DOWN", "LEFT", "RIGHT", "Y", "X", "Z", "A", "B", "C", "D")
-
 # Every directory kind with the schema version that this code writes. Older versions are read, newer refused.
 SCHEMAS = {
     "audit": 1,
@@ -48,6 +45,7 @@ SUMMARY = "summary.json"
 FRAMES_FOLDER = "frames"
 ACTIONS_FOLDER = "actions"
 STATES_FOLDER = "states"
+WORK_FOLDER = "work"  # only while the directory is unfinished
 
 # groups/
 GROUPS_FOLDER = "groups"
@@ -58,6 +56,8 @@ REFERENCE_VIDEO = "reference.mp4"
 
 # scores/ and requests/
 SCORES = "scores.parquet"
+VERDICTS = "verdicts.jsonl"  # a line a group: scores, reason and the judge's details
+GROUPS_READ = "groups_read.json"
 REQUESTS_FOLDER = "requests"
 REQUESTS = "requests.sqlite"
 REQUEST_IMAGES_FOLDER = "images"

@@ -133,10 +133,7 @@ class Ledger:
                         f"batch {batch} was reserved with {len(members)} conditions, not {count}"
                     )
                 return members
-            last = self._database.execute("SELECT max(batch) FROM conditions").fetchone()[0]
-            following = 0 if last is None else last + 1
-            if batch != following:
-                raise ValueError(f"batch {batch} out of sequence, the next is {following}")
+            self._check_sequence(batch)
             rows = self._database.execute(
                 "SELECT position, condition_id FROM conditions WHERE state = 'unseen' "
                 "ORDER BY position LIMIT ?",
@@ -152,6 +149,35 @@ class Ledger:
                 [(batch, position) for position, _ in rows],
             )
         return tuple(condition_id for _, condition_id in rows)
+
+    def reserve_chosen(self, batch: int, condition_ids: Sequence[str]) -> tuple[str, ...]:
+        """Members of a hand-made batch: exactly these conditions, in ledger order.
+
+        Raises:
+            ValueError: a batch out of sequence.
+            InputError: a condition is not in the ledger, or another batch has consumed it.
+        """
+        with transaction(self._database, self.path):
+            if not self.members(batch):
+                self._check_sequence(batch)
+            for condition_id in condition_ids:
+                entry = self.entry(condition_id)
+                if entry.batch not in (None, batch):
+                    raise InputError(
+                        f"{self.path}: condition {condition_id} was consumed by batch {entry.batch}",
+                        "a condition is trained on once: roll out others",
+                    )
+                self._database.execute(
+                    "UPDATE conditions SET state = 'reserved', batch = ? WHERE position = ? AND batch IS NULL",
+                    (batch, entry.position),
+                )
+        return tuple(entry.condition_id for entry in self.members(batch))
+
+    def _check_sequence(self, batch: int) -> None:
+        last = self._database.execute("SELECT max(batch) FROM conditions").fetchone()[0]
+        following = 0 if last is None else last + 1
+        if batch != following:
+            raise ValueError(f"batch {batch} out of sequence, the next is {following}")
 
     def mark(
         self,

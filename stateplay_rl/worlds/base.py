@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-BUTTONS = ("UP", "DOWN", "LEFT", "RIGHT", "Y", "X", "Z", "A", "B", "C", "D")
 PolicyName = Literal["live", "old", "reference"]
 ParameterMode = Literal["transition", "coupling", "joint", "full"]
 
@@ -95,6 +94,11 @@ class StateSequence:
     low_BfMS: Tensor
     tokens_BNC: Tensor
 
+    def select(self, rows: Sequence[int]) -> StateSequence:
+        """Rows `rows` (repeats allowed) as a new sequence; gradients flow through it."""
+        index = torch.as_tensor(list(rows), device=self.low_BfMS.device)
+        return StateSequence(self.low_BfMS[index], self.tokens_BNC[index])
+
 
 @dataclass(frozen=True)
 class WorldOutput:
@@ -143,10 +147,15 @@ class Policies(Protocol):
 
 
 class World(Protocol):
-    """A world model: conditions in, candidate videos and trainable velocities out."""
+    """A world model: conditions in, candidate videos and trainable velocities out.
+
+    `sha256` is the hash of all its weights, `encoder_sha256` of those that encode clips (VAE, text encoder,
+    tokenizers): worlds with equal encoders share encoded clips.
+    """
 
     spec: WorldSpec
     sha256: str
+    encoder_sha256: str
     device: torch.device
     compute_dtype: torch.dtype
     policies: Policies

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,12 +29,6 @@ KEY_LENGTH = 16
 """Hex digits of the encoders' hash in the folder name; the whole hash stands in each file."""
 
 TENSORS = ("latents", "first_latent", "context", "codes")
-
-
-class EncodingWorld(World, Protocol):
-    """A world that can tell which encoders it uses."""
-
-    encoder_sha256: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class EncodedClip:
 class EncodedStore:
     """Encoded clips, built on demand; any number of processes may share a folder (writes are atomic)."""
 
-    def __init__(self, root: Path, world: EncodingWorld) -> None:
+    def __init__(self, root: Path, world: World) -> None:
         self._world = world
         self.folder = root / world.encoder_sha256[:KEY_LENGTH]
 

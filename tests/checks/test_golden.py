@@ -12,14 +12,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from stateplay_rl.checks import golden_files, golden_networks
+from stateplay_rl.checks import golden_files
 from stateplay_rl.checks.golden import CHECKS, PARTS, run_golden
 from stateplay_rl.errors import InputError
 from stateplay_rl.nft.schedule import TrainingGrid, sampling_sigmas
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLIPS = Path(os.environ.get("STATEPLAY_CLIPS", GOLDEN.parents[2] / "shared" / "stateplay_clips"))
-NETWORKS = {"vae_io.safetensors", "text_encoder_io.safetensors"}
 NEED_CLIPS = {"action_files.json", "first_frames.json"}
 
 
@@ -54,10 +53,7 @@ def test_every_golden_file_passes_or_says_why_not():
     lines = by_file(GOLDEN)
     assert lines.keys() == CHECKS.keys()
     for name, line in lines.items():
-        if name in NETWORKS:
-            assert line.status in ("passed", "skipped")
-            assert line.status == "passed" or "not checked yet" in line.detail
-        elif name in NEED_CLIPS:
+        if name in NEED_CLIPS:
             assert line.status == "skipped"
             assert "STATEPLAY_CLIPS" in line.detail
         else:
@@ -65,6 +61,10 @@ def test_every_golden_file_passes_or_says_why_not():
             assert line.compared > 0
     assert lines["nft_loss.safetensors"].largest_error < 1e-12
     assert lines["backbone_io.safetensors"].largest_error < 1e-5
+    assert lines["text_encoder_io.safetensors"].largest_error < 1e-5
+    assert lines["vae_io.safetensors"].largest_error < 1e-4
+    # Names there and back, then both outputs of the one case.
+    assert lines["text_encoder_io.safetensors"].compared == lines["vae_io.safetensors"].compared == 3
     assert "not checked" in lines["action_bins.safetensors"].detail
 
 
@@ -92,6 +92,8 @@ FAULTS = {
         p, lambda t: t["05_result_lose_clip/rows97.bins25"][0, 0].sub_(1)
     ),
     "backbone_io.safetensors": lambda p: edit_tensors(p, lambda t: t["case2.block2"][1, 3, 5].add_(1e-2)),
+    "text_encoder_io.safetensors": lambda p: edit_tensors(p, lambda t: t["context"][1, 2, 5].add_(1e-3)),
+    "vae_io.safetensors": lambda p: edit_tensors(p, lambda t: t["decoded"][0, 1, 4, 7, 9].add_(1e-2)),
     "explicit_state_checkpoint.safetensors": lambda p: save_file({"blocks.0.ffn.0.bias": torch.zeros(2)}, p),
     "group_advantage.json": lambda p: edit_json(p, lambda v: v[0]["advantage"].__setitem__(8, 1e-9)),
     "old_policy_decay.json": lambda p: edit_json(p, lambda v: v["decay_type_1"].update({"8": 0.0081})),
@@ -102,7 +104,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_wrong_value_fails_exactly_its_file(tmp_path, name):
-    copied(tmp_path, *FAULTS, "backbone_weights.safetensors", "backbone_config.json")
+    copied(tmp_path, *FAULTS, *PARTS)
     FAULTS[name](tmp_path / name)
     assert {file for file, line in by_file(tmp_path).items() if line.status == "failed"} == {name}
 
@@ -195,8 +197,59 @@ def test_a_folder_without_golden_files_is_refused(tmp_path):
         run_golden(tmp_path / "absent")
 
 
-def test_unsupported_networks_are_skipped_never_passed(tmp_path):
-    copied(tmp_path, "prompt_cleaning.json", "vae_io.safetensors")
-    line = by_file(tmp_path)["vae_io.safetensors"]
-    assert line.status != "failed"
-    assert line.status == "passed" or golden_networks.NOT_YET in line.detail
+def edit_weights(folder, name, change):
+    copied(folder, *PARTS, "text_encoder_io.safetensors", "vae_io.safetensors")
+    edit_tensors(folder / name, change)
+    return {file for file, line in by_file(folder).items() if line.status == "failed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "failed"),
+    [
+        ("text_encoder_weights.safetensors", "blocks.1.ffn.gate.0.weight", "text_encoder_io.safetensors"),
+        ("text_encoder_weights.safetensors", "token_embedding.weight", "text_encoder_io.safetensors"),
+        ("vae_weights.safetensors", "encoder.head.0.gamma", "vae_io.safetensors"),
+        ("vae_weights.safetensors", "decoder.upsamples.1.upsamples.3.time_conv.weight", "vae_io.safetensors"),
+    ],
+)
+def test_one_wrong_weight_fails_its_network(tmp_path, name, key, failed):
+    assert edit_weights(tmp_path, name, lambda t: t[key].mul_(1.01)) == {failed}
+
+
+def test_weights_under_unknown_names_fail_by_name(tmp_path):
+    failed = edit_weights(tmp_path, "vae_weights.safetensors", lambda t: t.update(extra=torch.zeros(1)))
+    assert failed == {"vae_io.safetensors"}
+    assert "extra" in by_file(tmp_path)["vae_io.safetensors"].detail
+
+
+def test_other_cases_of_the_networks_are_read_from_the_file(tmp_path):
+    """Two named cases, of which the second is cut to one prompt; statistics of the VAE at the file's top."""
+    copied(tmp_path, *PARTS)
+    text, _ = read(GOLDEN / "text_encoder_io.safetensors")
+    both = {f"case0.{key}": value.clone() for key, value in text.items()}
+    both |= {f"case1.{key}": value[1:].clone() for key, value in text.items()}
+    save_file(both, tmp_path / "text_encoder_io.safetensors")
+    video, _ = read(GOLDEN / "vae_io.safetensors")
+    save_file(
+        {key if key in ("mean", "std") else f"clip.{key}": value for key, value in video.items()},
+        tmp_path / "vae_io.safetensors",
+    )
+    lines = by_file(tmp_path)
+    found = {
+        name: (line.status, line.compared) for name, line in lines.items() if name.endswith("_io.safetensors")
+    }
+    assert found == {"text_encoder_io.safetensors": ("passed", 5), "vae_io.safetensors": ("passed", 3)}
+
+
+def test_what_lies_past_the_mask_counts_in_the_context_only(tmp_path):
+    copied(tmp_path, *PARTS, "text_encoder_io.safetensors")
+    path = tmp_path / "text_encoder_io.safetensors"
+
+    def past_the_mask(tensors, name):
+        rows, columns = (tensors["mask"] == 0).nonzero()[0]
+        tensors[name][rows, columns, 0] += 1.0
+
+    edit_tensors(path, lambda t: past_the_mask(t, "hidden"))
+    assert by_file(tmp_path)[path.name].status == "passed"
+    edit_tensors(path, lambda t: past_the_mask(t, "context"))
+    assert by_file(tmp_path)[path.name].status == "failed"

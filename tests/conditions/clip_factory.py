@@ -19,9 +19,9 @@ from PIL import Image
 from stateplay_rl.conditions.examine import Outcome
 from stateplay_rl.conditions.source import SourceRow
 from stateplay_rl.config.base import load_config
+from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.config.conditions import ConditionsConfig
 from stateplay_rl.stores.atomic import disk_errors
-from stateplay_rl.stores.layout import BUTTONS
 from stateplay_rl.stores.video import encode_mp4
 
 COLUMNS = ("video", "action", "distribution", "prompt", "strategy", "category")

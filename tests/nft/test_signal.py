@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stateplay_rl.nft import signal
 from stateplay_rl.nft.signal import expectation, gradient_cosine, gram, spread, units_for_cosine
 
 
@@ -27,6 +28,15 @@ def units(count, signal, seed=0, parameters=4000):
     common = torch.zeros(parameters)
     common[0] = signal * parameters**0.5
     return common + torch.randn(count, parameters, generator=generator)
+
+
+def test_the_gram_matrix_does_not_depend_on_its_blocks(monkeypatch):
+    vectors = units(5, 0.3, parameters=70)
+    wanted = vectors.double() @ vectors.double().T
+    for size in (1, 16, 70, 1000):
+        monkeypatch.setattr(signal, "PARAMETERS_AT_ONCE", size)
+        torch.testing.assert_close(gram(vectors), wanted)
+    assert gram(vectors).dtype == torch.float64
 
 
 def test_equal_gradients_agree_and_opposite_ones_do_not():

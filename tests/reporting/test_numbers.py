@@ -14,6 +14,7 @@ from stateplay_rl.reporting.numbers import (
     compact,
     deviation,
     finite,
+    histogram,
     mean,
     plural,
     share,
@@ -85,3 +86,7 @@ def test_tick_labels_share_their_decimals() -> None:
     assert tick_labels((0.0, 2.5, 5.0, 7.5)) == ("0.0", "2.5", "5.0", "7.5")
     assert tick_labels((0.0, 20.0, 40.0)) == ("0", "20", "40")
     assert tick_labels((0.0, 0.0002, 0.0004)) == ("0", "2.0e−4", "4.0e−4")
+
+
+def test_histogram_counts_its_right_edge() -> None:
+    assert histogram([0.0, 5.0, 10.0], [0.0, 5.0, 10.0]) == (1, 2)

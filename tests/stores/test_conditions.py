@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from stateplay_rl.errors import CorruptionError, InputError, UnsealedError
-from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import (
     CONDITION_COLUMNS,
     ConditionRecord,
@@ -21,7 +20,6 @@ from stateplay_rl.stores.conditions import (
     write_conditions,
 )
 from stateplay_rl.stores.hashing import hash_frames
-from stateplay_rl.worlds import base
 from tests.stores.helpers import open_out, pictures
 
 RAW = np.zeros((20, 11), np.int64)
@@ -154,7 +152,3 @@ def test_tables_of_wrong_shape_are_refused(tmp_path: Path) -> None:
 
 def test_the_table_has_a_column_for_every_field() -> None:
     assert {field.name for field in fields(ConditionRecord)} == set(CONDITION_COLUMNS)
-
-
-def test_buttons_are_those_of_the_world() -> None:
-    assert layout.BUTTONS == base.BUTTONS

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.numpy import load_file
 
-from stateplay_rl.stores.layout import BUTTONS
+from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.worlds.preparation import (
     BLANK_PROMPT,
     action_bin_edges,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from stateplay_rl.stages.candidates import condition_inputs
 from stateplay_rl.stages.train_nft.objective import RealClip
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.stores.conditions import ConditionStore
-from stateplay_rl.stores.groups import GroupStore
+from stateplay_rl.stores.groups import GroupStore, StoredGroup
 from stateplay_rl.worlds.base import ConditionBatch, World
 from stateplay_rl.worlds.encoded import EncodedStore
 
@@ -19,14 +19,20 @@ from stateplay_rl.worlds.encoded import EncodedStore
 class BatchData:
     """Everything that the samples of one batch look up; emptied after each batch, so memory stays flat."""
 
-    def __init__(self, world: World, conditions: ConditionStore, groups: GroupStore, encoded: EncodedStore) -> None:
+    def __init__(
+        self, world: World, conditions: ConditionStore, groups: GroupStore, encoded: EncodedStore
+    ) -> None:
         self._world = world
         self._conditions = conditions
-        self._groups = groups
+        self._read: Callable[[str], StoredGroup] = groups.read
         self._encoded = encoded
         self._encoded_conditions: dict[str, ConditionBatch] = {}
         self._latents: dict[tuple[str, int], Tensor] = {}
         self._clips: dict[str, RealClip | None] = {}
+
+    def read_from(self, read: Callable[[str], StoredGroup]) -> None:
+        """Take groups from elsewhere than the segment (a hand-made batch)."""
+        self._read = read
 
     def conditions_of(self, ids: Sequence[str]) -> ConditionBatch:
         """Encoded conditions of equal length, one row per id (repeats allowed)."""
@@ -47,7 +53,7 @@ class BatchData:
         """Stored clean latents of a candidate, float32 [C, f, H, W] (values as stored, bf16)."""
         key = (sample.group_id, sample.candidate)
         if key not in self._latents:
-            self._latents[key] = self._groups.read(sample.group_id).latents(sample.candidate).float()
+            self._latents[key] = self._read(sample.group_id).latents(sample.candidate).float()
         return self._latents[key]
 
     def real_of(self, condition_id: str) -> RealClip | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import InputError
 from stateplay_rl.judges.base import Judge
 from stateplay_rl.nft.statistics import bootstrap_mean
-from stateplay_rl.stages.candidates import RolloutPlan, roll_out_group
+from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
 from stateplay_rl.stages.train_nft.judging import ScoringQueue
 from stateplay_rl.stages.train_nft.samples import JudgedGroup
+from stateplay_rl.stages.verdicts import resume_lines
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.atomic import write_text
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
 from stateplay_rl.stores.groups import GroupStore
-from stateplay_rl.stores.layout import heldout_folder
 from stateplay_rl.worlds.base import PolicyName, World
 
 
@@ -58,21 +61,25 @@ def evaluate(
 ) -> Evaluation:
     """Roll out and judge the held-out conditions under `policy`; groups stay in `run/heldout/`."""
     records = choose_heldout(conditions, config.heldout.conditions)
-    relative = heldout_folder(batches_done, policy)
+    relative = layout.heldout_folder(batches_done, policy)
     groups = GroupStore(run / relative)
     plan = RolloutPlan(
         seed=config.heldout.seed,
         batch=0,
         sampling=config.sampling.model_copy(update={"candidates": config.heldout.samples}),
         policy=policy,
-        policy_sha256=world.policies.sha256(policy),
+        policy_sha256=policy_sha256(world, policy),
         world_sha256=world.sha256,
     )
-    with ScoringQueue(judge) as queue:
+    known = {line["group_id"]: line for line in resume_lines(run / relative / layout.VERDICTS, judge)}
+    with ScoringQueue(judge, known) as queue:
         for _, record in processes.mine(records):
             queue.put(groups.read(roll_out_group(world, conditions, record, plan, groups)))
         mine = queue.results()
     judged = sorted(processes.gather(list(mine)), key=lambda g: g.condition_id)
+    if processes.is_main:
+        text = "".join(json.dumps(g.line, ensure_ascii=False) + "\n" for g in judged)
+        write_text(run / relative / layout.VERDICTS, text)
     return _evaluation(judged, conditions, config, plan, batches_done, relative)
 
 
@@ -125,7 +132,7 @@ def _frozen_share(judged: Sequence[JudgedGroup]) -> float | None:
 
 
 def _candidates(group: JudgedGroup) -> Sequence[Mapping[str, object]]:
-    details = group.details.get("candidates", ())
+    details = group.line["details"].get("candidates", ())
     return details if isinstance(details, list | tuple) else ()
 
 

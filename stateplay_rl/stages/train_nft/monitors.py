@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.nft.forward import without_condition_slot
-from stateplay_rl.nft.old_policy import weight_on_old
+from stateplay_rl.nft.old_policy import Decay, weight_on_old
 from stateplay_rl.stages.train_nft.objective import Objective, Visit
 from stateplay_rl.stages.train_nft.samples import BatchSamples, JudgedGroup
 from stateplay_rl.stages.train_nft.update import UpdateStats
@@ -57,9 +57,7 @@ def batch_metrics(
         "skipped_because": list(stats.skipped_because),
         "distance_live_old": world.policies.distance("live", "old"),
         "distance_live_reference": world.policies.distance("live", "reference"),
-        "eta": weight_on_old(optimizer_steps)
-        if (config.old_policy.slope, config.old_policy.maximum) == (0.001, 0.5)
-        else min(config.old_policy.slope * optimizer_steps, config.old_policy.maximum),
+        "eta": weight_on_old(optimizer_steps, Decay(config.old_policy.slope, config.old_policy.maximum)),
         "diversity": _mean([g.picture["diversity"] for g in groups]),
         "picture": _picture([g.picture for g in groups]),
         "picture_real": _picture([g.picture_real for g in groups if g.picture_real is not None]),
@@ -93,13 +91,17 @@ def _norm(velocity_BCfHW: Tensor) -> float:
     return float(without_condition_slot(velocity_BCfHW).double().norm())
 
 
-def alarms_of(line: Mapping[str, Any], first: Mapping[str, Any] | None, config: TrainNftConfig) -> list[dict[str, Any]]:
+def alarms_of(
+    line: Mapping[str, Any], first: Mapping[str, Any] | None, config: TrainNftConfig
+) -> list[dict[str, Any]]:
     """Thresholds that a batch's metrics cross; `first` is the run's first line (for drifts), None at the start."""
     m = config.monitors
     groups = max(line["groups"], 1)
     found: list[dict[str, Any]] = []
 
-    def check(name: str, value: float | None, threshold: float, crossed: bool, severity: str, message: str) -> None:
+    def check(
+        name: str, value: float | None, threshold: float, crossed: bool, severity: str, message: str
+    ) -> None:
         if value is not None and crossed:
             found.append(
                 {
@@ -121,7 +123,14 @@ def alarms_of(line: Mapping[str, Any], first: Mapping[str, Any] | None, config: 
         check(name, share, m.saturated_share, over, "warning", "scores pile up at one end of the scale")
     ratio = line["velocity_ratio_reference"]
     over = ratio is not None and ratio >= m.velocity_ratio
-    check("velocity_ratio", ratio, m.velocity_ratio, over, "warning", "live velocities grow against the SFT model's")
+    check(
+        "velocity_ratio",
+        ratio,
+        m.velocity_ratio,
+        over,
+        "warning",
+        "live velocities grow against the SFT model's",
+    )
     distance = line["distance_live_reference"]
     still = line["optimizer_steps"] > 0 and distance == 0.0
     check("live_equals_reference", distance, 0.0, still, "alarm", "steps were applied and nothing moved")
@@ -129,16 +138,39 @@ def alarms_of(line: Mapping[str, Any], first: Mapping[str, Any] | None, config: 
     return found
 
 
-def _picture_alarms(line: Mapping[str, Any], first: Mapping[str, Any] | None, config: TrainNftConfig, check: Any) -> None:
+def _picture_alarms(
+    line: Mapping[str, Any], first: Mapping[str, Any] | None, config: TrainNftConfig, check: Any
+) -> None:
     m, real, picture = config.monitors, line["picture_real"], line["picture"]
     if real is not None and picture is not None:
         motion = picture["motion"] / max(real["motion"], 1e-6)
-        check("motion", motion, m.motion_ratio, motion < m.motion_ratio, "alarm", "videos move less than real clips")
+        check(
+            "motion",
+            motion,
+            m.motion_ratio,
+            motion < m.motion_ratio,
+            "alarm",
+            "videos move less than real clips",
+        )
         shift = abs(picture["luma"] - real["luma"])
-        check("luma", shift, m.luma_shift, shift > m.luma_shift, "alarm", "brightness departs from the real clips")
+        check(
+            "luma",
+            shift,
+            m.luma_shift,
+            shift > m.luma_shift,
+            "alarm",
+            "brightness departs from the real clips",
+        )
     if first is not None and first["diversity"]:
         kept = line["diversity"] / first["diversity"]
-        check("diversity", kept, m.diversity_ratio, kept < m.diversity_ratio, "warning", "candidates become alike")
+        check(
+            "diversity",
+            kept,
+            m.diversity_ratio,
+            kept < m.diversity_ratio,
+            "warning",
+            "candidates become alike",
+        )
 
 
 def heldout_alarm(rewards: Sequence[float], batch: int, config: TrainNftConfig) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ HISTOGRAM_BINS = 10
 
 @dataclass(frozen=True)
 class JudgedGroup:
-    """A finished group with its scores (points, None where the judgement failed) and picture measures."""
+    """A finished group: scores in points (None where the judgement failed), verdict line, picture measures."""
 
     group_id: str
     condition_id: str
@@ -28,7 +29,7 @@ class JudgedGroup:
     latent_frames: int
     scores: tuple[float | None, ...]
     reason: str | None
-    details: Mapping[str, object]
+    line: Mapping[str, Any]
     picture: Mapping[str, float]
     picture_real: Mapping[str, float] | None
 
@@ -58,7 +59,9 @@ class BatchSamples:
         return [int(v) for v in torch.histc(values, bins=HISTOGRAM_BINS, min=0.0, max=1.0)]
 
 
-def _control(scores: Sequence[float | None], config: TrainNftConfig, batch: int, condition: str) -> list[float | None]:
+def _control(
+    scores: Sequence[float | None], config: TrainNftConfig, batch: int, condition: str
+) -> list[float | None]:
     """Scores as they train: unchanged, or permuted within the group (same spread, no information)."""
     if config.control == "none":
         return list(scores)

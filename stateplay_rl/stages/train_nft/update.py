@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stateplay_rl.config.train_nft import OptimizerConfig, TrainNftConfig
+from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import OutsideError
 from stateplay_rl.stages.train_nft.gradients import SummedGradient, global_gradient
@@ -19,26 +19,27 @@ from stateplay_rl.worlds.base import ParameterGroup
 BAD_STEPS_IN_A_ROW = 3
 
 
-def learning_rate(group: str, config: OptimizerConfig) -> float:
-    """The rate of a parameter group by its name.
+def learning_rate(group: str, config: TrainNftConfig) -> float:
+    """The rate of a parameter group; mode `full` has one rate for all of its groups.
 
     Raises:
         KeyError: a group that no setting names (a bug: the world offers a group that training does not know).
     """
-    return {
-        "transition": config.learning_rate_transition,
-        "coupling": config.learning_rate_coupling,
-        "full": config.learning_rate_full,
-    }[group]
+    rates = config.optimizer
+    if config.mode == "full":
+        return rates.learning_rate_full
+    return {"transition": rates.learning_rate_transition, "coupling_lora": rates.learning_rate_coupling}[
+        group
+    ]
 
 
-def build_optimizer(groups: Sequence[ParameterGroup], config: OptimizerConfig) -> torch.optim.AdamW:
+def build_optimizer(groups: Sequence[ParameterGroup], config: TrainNftConfig) -> torch.optim.AdamW:
     """AdamW over the trained groups, each at its own constant rate; weight decay 0 (the public trainer: 1e-4)."""
     return torch.optim.AdamW(
         [{"params": list(g.parameters), "lr": learning_rate(g.name, config), "name": g.name} for g in groups],
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
-        weight_decay=config.weight_decay,
+        betas=(config.optimizer.beta1, config.optimizer.beta2),
+        eps=config.optimizer.epsilon,
+        weight_decay=config.optimizer.weight_decay,
         foreach=False,
         fused=False,
     )
@@ -78,7 +79,7 @@ class Updater:
         self.groups = tuple(groups)
         self.config = config
         self.processes = processes
-        self.optimizer = build_optimizer(groups, config.optimizer)
+        self.optimizer = build_optimizer(groups, config)
         self.parameters = [p for g in groups for p in g.parameters]
         self.optimizer_steps = 0
         self.bad_in_a_row = 0
@@ -136,9 +137,13 @@ class Updater:
     def _skip(self, gradient: SummedGradient, batch: int, number: int, stats: UpdateStats) -> None:
         """All ranks see the same summed gradient, so all skip together."""
         names = [name for group in self.groups for name in group.names]
-        layer = next(n for n, g in zip(names, gradient.gradients, strict=True) if not bool(torch.isfinite(g).all()))
+        layer = next(
+            n for n, g in zip(names, gradient.gradients, strict=True) if not bool(torch.isfinite(g).all())
+        )
         stats.skipped_steps += 1
-        stats.skipped_because.append(f"step {number}: {layer}, sample {gradient.first_bad_sample or 'unknown'}")
+        stats.skipped_because.append(
+            f"step {number}: {layer}, sample {gradient.first_bad_sample or 'unknown'}"
+        )
         self.bad_in_a_row += 1
         if self.bad_in_a_row >= BAD_STEPS_IN_A_ROW:
             raise OutsideError(

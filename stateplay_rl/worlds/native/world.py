@@ -63,6 +63,11 @@ class NativeStates(StateSequence):
 
     text: TextKeysValues
 
+    def select(self, rows: Sequence[int]) -> NativeStates:
+        """Rows `rows` (repeats allowed) as a new sequence, their text along with them."""
+        index = torch.as_tensor(list(rows), device=self.low_BfMS.device)
+        return NativeStates(self.low_BfMS[index], self.tokens_BNC[index], self.text.select(index))
+
 
 class NativeWorld:
     """A world model in this process; see `World` for the meaning of each method.

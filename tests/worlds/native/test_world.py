@@ -94,6 +94,29 @@ def test_given_states_and_rebuilt_states_agree() -> None:
             assert torch.equal(world.velocity(latents, sigma_B, conditions, given).velocity_BCfHW, expected)
 
 
+def test_chosen_rows_of_states_carry_their_text_along() -> None:
+    """Rows 1, 0, 1 of two conditions with other prompts: as if the states of those rows had been computed."""
+    world = tiny_world()
+    conditions = world.encode_conditions(tiny_inputs(2))
+    rows = [1, 0, 1]
+    latents, sigma_B = torch.randn(3, 4, SLOTS, 4, 4), torch.tensor([0.3, 0.9, 0.5])
+    with torch.no_grad():
+        states = world.states(conditions)
+        expected = world.velocity(latents, sigma_B, conditions.select(rows)).velocity_BCfHW
+        plain = StateSequence(states.low_BfMS, states.tokens_BNC)
+        assert isinstance(states.select(rows), type(states))
+        for given in (states.select(rows), plain.select(rows)):
+            found = world.velocity(latents, sigma_B, conditions.select(rows), given).velocity_BCfHW
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_flow_through_chosen_rows() -> None:
+    low_BfMS = torch.randn(3, 2, 2, 4, requires_grad=True)
+    StateSequence(low_BfMS, torch.randn(3, 4, 5)).select([2, 2]).low_BfMS.sum().backward()
+    assert low_BfMS.grad is not None
+    assert low_BfMS.grad[:, 0, 0, 0].tolist() == [0.0, 0.0, 2.0]
+
+
 def test_one_sigma_per_sample_and_a_batch_equals_its_rows() -> None:
     world = tiny_world()
     conditions = world.encode_conditions(tiny_inputs(2))

@@ -1,0 +1,98 @@
+"""`sprl train-nft`: parse, call the stage, print what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from stateplay_rl.cli.options import (
+    ConfigOption,
+    OutOption,
+    OverwriteOption,
+    QuietOption,
+    ResumeOption,
+    SeedOption,
+    SetOption,
+    resolve_config,
+)
+from stateplay_rl.config.train_nft import TrainNftConfig
+
+if TYPE_CHECKING:
+    from stateplay_rl.stages.train_nft.run import TrainSummary
+
+
+def command(
+    conditions: Annotated[Path, typer.Argument(help="conditions/ of `sprl build-conditions`.")],
+    out: OutOption,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    world: Annotated[str | None, typer.Option(help="`arena`, or the path of a world file.")] = None,
+    audit: Annotated[Path | None, typer.Option(help="Passed audit of the world (`sprl audit-ckpt`).")] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="referee (arena), replay, or a plug-in package.module:Class.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="transition, coupling, joint or full.")] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="One hand-made batch: groups/ of `sprl rollout` (with --scores).")
+    ] = None,
+    scores: Annotated[Path | None, typer.Option(help="The scores/ of --groups.")] = None,
+    off_policy: Annotated[
+        bool, typer.Option("--off-policy", help="Accept groups of another policy than old; recorded.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
+    seed: SeedOption = None,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train on policy with DiffusionNFT: roll out, score, update, follow with old, checkpoint.
+
+    Several processes: accelerate launch -m stateplay_rl train-nft ... (GPUs), or
+    ACCELERATE_USE_CPU=true python -m torch.distributed.run --nproc_per_node 2 -m stateplay_rl train-nft ...
+    """
+    flags = {
+        "world": world,
+        "audit": None if audit is None else str(audit),
+        "judge.name": judge,
+        "mode": mode,
+        "seed": seed,
+        "off_policy": True if off_policy else None,
+    }
+    resolved = resolve_config(TrainNftConfig, config, settings, flags)
+    from stateplay_rl.stages.train_nft import plan
+    from stateplay_rl.stages.train_nft import run as stage
+
+    inputs = stage.TrainInputs(conditions, groups, scores, resume, overwrite)
+    if dry_run:
+        _show_plan(plan.make_plan(resolved, inputs.conditions))
+        return
+    _show(stage.run(resolved, inputs, out))
+
+
+def _show_plan(rows: list[tuple[str, str]]) -> None:
+    table = Table("", "", show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows:
+        table.add_row(name, value)
+    Console(highlight=False).print(table)
+
+
+def _show(summary: TrainSummary) -> None:
+    from stateplay_rl.runtime import ranks
+
+    if not ranks().is_main:
+        return
+    table = Table("", "", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("output", f"{summary.out} {'was already finished' if summary.already_done else 'finished'}")
+    table.add_row("trained", f"{summary.batches} batches, {summary.optimizer_steps} optimizer steps")
+    booked = ", ".join(f"{count} {state}" for state, count in summary.ledger.items() if count)
+    table.add_row("conditions", booked)
+    if summary.heldout:
+        (first, before), (last, after) = summary.heldout[0], summary.heldout[-1]
+        table.add_row("held-out", f"{before:.1f} after {first} batches -> {after:.1f} after {last}")
+    table.add_row("alarms", str(summary.alarms))
+    table.add_row("policy", str(summary.policy_file))
+    Console(highlight=False).print(table)

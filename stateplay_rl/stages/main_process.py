@@ -1,0 +1,34 @@
+"""Work that only rank 0 may do, with its errors on every rank: otherwise the others would wait for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from stateplay_rl.distributed import Processes
+from stateplay_rl.errors import SprlError
+
+T = TypeVar("T")
+
+
+def on_main(processes: Processes, work: Callable[[], T]) -> T | None:
+    """Run `work` on rank 0; None elsewhere.
+
+    Raises:
+        SprlError: what `work` raised, on every rank.
+    """
+    result: T | None = None
+    error: SprlError | None = None
+    if processes.is_main:
+        try:
+            result = work()
+        except SprlError as raised:
+            error = raised
+    if processes.count > 1:
+        facts = processes.broadcast(None if error is None else (type(error), error.what, error.hint))
+        if facts is not None and error is None:
+            kind, what, hint = facts
+            error = kind(what, hint)
+    if error is not None:
+        raise error
+    return result

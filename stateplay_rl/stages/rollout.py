@@ -1,0 +1,170 @@
+"""`sprl rollout`: a world and conditions in, finished groups out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateplay_rl.config.rollout import RolloutConfig
+from stateplay_rl.distributed import Processes, start_processes
+from stateplay_rl.errors import InputError
+from stateplay_rl.runtime import Progress
+from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
+from stateplay_rl.stages.main_process import on_main
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
+from stateplay_rl.stores.groups import GroupRow, GroupStore, write_groups_parquet
+from stateplay_rl.stores.manifest import OutputDirectory
+from stateplay_rl.worlds.load import load_world
+from stateplay_rl.worlds.native.weights import read_safetensors
+from stateplay_rl.worlds.native.world import NativeWorld
+from stateplay_rl.worlds.world_files import all_files, resolve_world
+
+
+@dataclass(frozen=True)
+class RolloutInputs:
+    """What `rollout` reads, and how it treats an existing output."""
+
+    conditions: Path
+    resume: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class RolloutSummary:
+    """What came out; `already_done`: the output was finished before and nothing was sampled."""
+
+    out: Path
+    groups: int
+    candidates: int
+    policy_sha256: str
+    without_reference: int
+    already_done: bool = False
+
+
+def run(config: RolloutConfig, inputs: RolloutInputs, out: Path) -> RolloutSummary:
+    """Sample every chosen condition once and seal `groups/`.
+
+    Several processes share the conditions round robin; the result does not depend on their number.
+
+    Raises:
+        InputError: no condition is left to draw, or conditions, world or policy do not fit each other.
+        OutputError: the output is finished, foreign, locked, or overlaps with an input.
+    """
+    processes = start_processes()
+    world_config = resolve_world(config.world)
+    conditions = ConditionStore.open(inputs.conditions)
+    records = _chosen(conditions, config)
+    reads = {"conditions": inputs.conditions}
+    if config.policy is not None:
+        reads["policy"] = config.policy
+    output = on_main(
+        processes,
+        lambda: OutputDirectory.open(
+            out,
+            schema="groups",
+            version=layout.SCHEMAS["groups"],
+            command="rollout",
+            config=config,
+            inputs=reads,
+            resume=inputs.resume,
+            overwrite=inputs.overwrite,
+            protected=all_files(world_config.files),
+        ),
+    )
+    if processes.broadcast(output.already_sealed if output else None):
+        return _already_done(out, records, config)
+    try:
+        world = load_world(world_config)
+        if config.policy is not None:
+            world.apply_policy(read_safetensors([config.policy]), str(config.policy))
+        world.set_mode(config.mode)
+        plan = _plan(config, world)
+        _sample(world, conditions, records, plan, out, output, processes)
+        processes.barrier()
+        summary = on_main(processes, lambda: _seal(out, output, records, plan, config))
+        return processes.broadcast(summary)
+    finally:
+        if output is not None:
+            output.close()
+
+
+def _chosen(conditions: ConditionStore, config: RolloutConfig) -> list[ConditionRecord]:
+    records = list(conditions.select(config.pool))[config.skip :][: config.limit]
+    if not records:
+        raise InputError(
+            f"no condition of pool {config.pool!r} is left after skipping {config.skip}",
+            "look at summary.json of the conditions",
+        )
+    return records
+
+
+def _plan(config: RolloutConfig, world: NativeWorld) -> RolloutPlan:
+    return RolloutPlan(
+        seed=config.seed,
+        batch=config.batch,
+        sampling=config.sampling,
+        policy="live",
+        policy_sha256=policy_sha256(world, "live"),
+        world_sha256=world.sha256,
+    )
+
+
+def _sample(
+    world: NativeWorld,
+    conditions: ConditionStore,
+    records: list[ConditionRecord],
+    plan: RolloutPlan,
+    out: Path,
+    output: OutputDirectory | None,
+    processes: Processes,
+) -> None:
+    groups = GroupStore(out, hasher=output.hasher if output else None)
+    mine = processes.mine(records)
+    with Progress("rollout", len(mine), "conditions") as progress:
+        for _, record in mine:
+            roll_out_group(world, conditions, record, plan, groups)
+            progress.advance()
+
+
+def _seal(
+    out: Path,
+    output: OutputDirectory | None,
+    records: list[ConditionRecord],
+    plan: RolloutPlan,
+    config: RolloutConfig,
+) -> RolloutSummary:
+    assert output is not None, "only the main process seals"
+    groups = GroupStore(out)
+    stored = [groups.read(plan.group_id(record.condition_id)) for record in records]
+    path = out / layout.GROUPS
+    output.hasher.record(path, write_groups_parquet(path, [GroupRow.of(group) for group in stored]))
+    output.seal(
+        extra={
+            "world": config.world,
+            "policy_sha256": plan.policy_sha256,
+            "world_sha256": plan.world_sha256,
+            "sampler": plan.sampling.sampler,
+        },
+        seeds={"run": config.seed, "batch": config.batch},
+    )
+    return RolloutSummary(
+        out=out,
+        groups=len(stored),
+        candidates=sum(group.record.candidates for group in stored),
+        policy_sha256=plan.policy_sha256,
+        without_reference=sum(not group.record.has_reference for group in stored),
+    )
+
+
+def _already_done(out: Path, records: list[ConditionRecord], config: RolloutConfig) -> RolloutSummary:
+    finished = GroupStore(out).finished()
+    first = GroupStore(out).read(finished[0]).record
+    return RolloutSummary(
+        out,
+        len(finished),
+        len(finished) * config.sampling.candidates,
+        first.policy_sha256,
+        0,
+        already_done=True,
+    )

@@ -1,0 +1,1 @@
+"""The on-policy training stage; `run.run` is the stage's entry."""

@@ -1,0 +1,326 @@
+"""`sprl train-nft`: open everything, train, seal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stateplay_rl.checks.audit.trainable import require_trainable_audit
+from stateplay_rl.config.train_nft import TrainNftConfig
+from stateplay_rl.config.world import WorldConfig
+from stateplay_rl.distributed import Processes, start_processes
+from stateplay_rl.errors import InputError, UsageError
+from stateplay_rl.runtime import pin_threads
+from stateplay_rl.stages.candidates import policy_sha256
+from stateplay_rl.stages.judge_choice import make_judge
+from stateplay_rl.stages.main_process import on_main
+from stateplay_rl.stages.train_nft import heldout, state
+from stateplay_rl.stages.train_nft.batches import BatchSource, HandMadeBatch, OnPolicyBatches
+from stateplay_rl.stages.train_nft.data import BatchData
+from stateplay_rl.stages.train_nft.loop import Trainer
+from stateplay_rl.stages.train_nft.objective import Objective
+from stateplay_rl.stages.train_nft.trackers import make_tracker
+from stateplay_rl.stages.train_nft.update import Updater
+from stateplay_rl.stages.verdicts import write_score_table
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.checkpoints import CheckpointStore
+from stateplay_rl.stores.conditions import ConditionStore
+from stateplay_rl.stores.groups import GroupStore
+from stateplay_rl.stores.jsonl import LineLog
+from stateplay_rl.stores.ledger import Ledger
+from stateplay_rl.stores.manifest import OutputDirectory, read_manifest
+from stateplay_rl.stores.segments import list_segments, open_segment
+from stateplay_rl.worlds.base import PolicyName
+from stateplay_rl.worlds.encoded import EncodedStore
+from stateplay_rl.worlds.load import load_world
+from stateplay_rl.worlds.native.weights import write_safetensors
+from stateplay_rl.worlds.native.world import NativeWorld
+from stateplay_rl.worlds.world_files import all_files, resolve_world
+
+HAND_MADE = "hand"
+"""Segment kind of a batch that was made with `rollout` and `score`."""
+
+
+@dataclass(frozen=True)
+class TrainInputs:
+    """What `train-nft` reads. `groups` and `scores` come together: one hand-made batch."""
+
+    conditions: Path
+    groups: Path | None = None
+    scores: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+
+    @property
+    def hand_made(self) -> bool:
+        return self.groups is not None
+
+    def named(self, config: TrainNftConfig) -> dict[str, Path]:
+        """Input directories by name, for the manifest."""
+        named = {"conditions": self.conditions, "audit": config.audit}
+        return {name: path for name, path in named.items() if path is not None}
+
+
+@dataclass(frozen=True)
+class TrainSummary:
+    """What came out; rewards are (batches done, points)."""
+
+    out: Path
+    batches: int
+    optimizer_steps: int
+    candidates_seen: int
+    ledger: dict[str, int]
+    heldout: tuple[tuple[int, float], ...]
+    alarms: int
+    policy_file: Path
+    already_done: bool = False
+
+
+def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
+    """Train, or go on with a killed run, and seal `run/`.
+
+    Args:
+        config: settings; equal on every rank.
+        inputs: what is read.
+        out: the run directory.
+
+    Raises:
+        UsageError: settings that exclude each other, or a resume with other settings.
+        CheckError: the world has no passed audit.
+        InputError: inputs that are missing or do not fit each other.
+        OutsideError: a pause on an alarm, bad steps in a row, disk full: resume later.
+    """
+    if (inputs.groups is None) != (inputs.scores is None):
+        raise UsageError("--groups and --scores belong together", "give both, or neither")
+    if config.threads is not None:
+        pin_threads(config.threads)
+    processes = start_processes()
+    world_config = resolve_world(config.world)
+    on_main(processes, lambda: require_trainable_audit(config.audit, world_config, config.world))
+    conditions = ConditionStore.open(inputs.conditions)
+    _check_conditions(conditions, config, inputs)
+    with _open_run(config, inputs, out, world_config, processes) as output:
+        if processes.broadcast(output.already_sealed if output else None):
+            return _summary(out, already_done=True)
+        trainer, segment = _build(config, inputs, out, conditions, world_config, output, processes)
+        try:
+            trainer.train()
+            processes.barrier()
+            on_main(processes, lambda: _finish(trainer, segment, output))
+        finally:
+            trainer.tracker.finish()
+            if trainer.ledger is not None:
+                trainer.ledger.close()
+            if segment is not None:
+                segment.close()
+    processes.barrier()
+    return _summary(out)
+
+
+def _check_conditions(conditions: ConditionStore, config: TrainNftConfig, inputs: TrainInputs) -> None:
+    available = len(conditions.select("pass"))
+    if not inputs.hand_made and available < config.stage_conditions:
+        raise InputError(
+            f"{inputs.conditions} has {available} conditions of pool 'pass', stage {config.stage.upper()} wants "
+            f"{config.stage_conditions}",
+            f"build more conditions, or --set stage_conditions={available}",
+        )
+    if config.heldout.conditions:
+        heldout.choose_heldout(conditions, config.heldout.conditions)
+
+
+@contextmanager
+def _open_run(
+    config: TrainNftConfig, inputs: TrainInputs, out: Path, world: WorldConfig, processes: Processes
+) -> Iterator[OutputDirectory | None]:
+    """The run directory under its lock on rank 0, None elsewhere."""
+    output = on_main(
+        processes,
+        lambda: OutputDirectory.open(
+            out,
+            schema="run",
+            version=layout.SCHEMAS["run"],
+            command="train-nft",
+            config=config,
+            inputs=inputs.named(config),
+            resume=inputs.resume,
+            overwrite=inputs.overwrite,
+            protected=all_files(world.files),
+            extend=inputs.hand_made,
+        ),
+    )
+    try:
+        yield output
+    finally:
+        if output is not None:
+            output.close()
+
+
+def _build(
+    config: TrainNftConfig,
+    inputs: TrainInputs,
+    out: Path,
+    conditions: ConditionStore,
+    world_config: WorldConfig,
+    output: OutputDirectory | None,
+    processes: Processes,
+) -> tuple[Trainer, OutputDirectory | None]:
+    """World, policies, optimizer, ledger and the open segment, as the last checkpoint left them."""
+    world = load_world(world_config)
+    parameter_groups = world.set_mode(config.mode)
+    judge = make_judge(config.judge, world=config.world)
+    encoded = EncodedStore(config.encoded or out / "encoded", world)
+    checkpoints = CheckpointStore(out / layout.CHECKPOINTS_FOLDER, keep=config.keep_checkpoints)
+    ledger = on_main(processes, lambda: _open_ledger(out, conditions))
+    segment = on_main(processes, lambda: _open_segment(output, config, inputs))
+    folder = Path(processes.broadcast(str(segment.path) if segment else None))
+    groups = GroupStore(folder / layout.GROUPS_FOLDER, hasher=segment.hasher if segment else None)
+    data = BatchData(world, conditions, groups, encoded)
+    objective = Objective(world, config, data.conditions_of, data.latents_of, data.real_of)
+    updater = Updater(objective, parameter_groups, config, processes)
+    position = _restore(checkpoints, world, updater, out, ledger, processes)
+    source = _source(config, inputs, world, conditions, judge, processes, groups, data, position)
+    trainer = Trainer(
+        config=config,
+        run=out,
+        segment=folder,
+        world=world,
+        conditions=conditions,
+        judge=judge,
+        source=source,
+        data=data,
+        updater=updater,
+        checkpoints=checkpoints,
+        processes=processes,
+        ledger=ledger,
+        position=position,
+        tracker=make_tracker(config.tracker, out, processes),
+    )
+    return trainer, segment
+
+
+def _open_ledger(out: Path, conditions: ConditionStore) -> Ledger:
+    path = out / layout.LEDGER
+    if path.exists():
+        return Ledger.open(path)
+    return Ledger.create(path, [record.condition_id for record in conditions.select("pass")])
+
+
+def _open_segment(
+    output: OutputDirectory | None, config: TrainNftConfig, inputs: TrainInputs
+) -> OutputDirectory:
+    """The open segment; the last one again when a kill came between its seal and the run's."""
+    assert output is not None, "rank 0 holds the run"
+    kind = HAND_MADE if inputs.hand_made else config.stage
+    segments = list_segments(output.path)
+    if segments and segments[-1].sealed and not inputs.hand_made:
+        return OutputDirectory.open(
+            segments[-1].path,
+            schema="segment",
+            version=layout.SCHEMAS["segment"],
+            command="train-nft",
+            config=config,
+            inputs=inputs.named(config),
+            resume=True,
+            overwrite=False,
+        )
+    named = inputs.named(config)
+    for name, path in (("groups", inputs.groups), ("scores", inputs.scores)):
+        if path is not None:
+            named[name] = path
+    return open_segment(output, kind, config=config, inputs=named)
+
+
+def _restore(
+    checkpoints: CheckpointStore,
+    world: NativeWorld,
+    updater: Updater,
+    out: Path,
+    ledger: Ledger | None,
+    processes: Processes,
+) -> state.Position:
+    """The position of the latest checkpoint; logs and ledger are cut back to it."""
+    # A box around the step: None means no checkpoint, 0 is the one before the first batch.
+    (latest,) = processes.broadcast(on_main(processes, lambda: (checkpoints.latest(),)))
+    if latest is None:
+        if ledger is not None:
+            ledger.rewind_to(0)
+            for name in state.LOGS:
+                LineLog(out / name).truncate_to(0)
+        return state.Position()
+    checkpoint = checkpoints.load(latest)
+    position = state.unpack(checkpoint, world, updater)
+    if ledger is not None:
+        state.cut_logs(checkpoint, out)
+        ledger.rewind_to(position.batches_done)
+    return position
+
+
+def _source(
+    config: TrainNftConfig,
+    inputs: TrainInputs,
+    world: NativeWorld,
+    conditions: ConditionStore,
+    judge: Any,
+    processes: Processes,
+    groups: GroupStore,
+    data: BatchData,
+    position: state.Position,
+) -> BatchSource:
+    if inputs.groups is None or inputs.scores is None:
+        return OnPolicyBatches(world, conditions, judge, config, processes, groups)
+    batch = HandMadeBatch(world, config, processes, inputs.groups, inputs.scores, position.batches_done)
+    data.read_from(batch.read)
+    return batch
+
+
+def _finish(trainer: Trainer, segment: OutputDirectory | None, output: OutputDirectory | None) -> None:
+    """Seal the segment, export the policies, seal the run."""
+    assert segment is not None and output is not None and trainer.ledger is not None, "rank 0 seals"
+    if not segment.already_sealed:
+        lines = LineLog(segment.path / layout.VERDICTS).read()
+        table = segment.path / layout.SCORES
+        segment.hasher.record(table, write_score_table(table, lines))
+        segment.seal(extra={"world": trainer.config.world}, seeds={"run": trainer.config.seed})
+    exported: dict[str, str] = {}
+    policies: tuple[PolicyName, ...] = ("live", "old")
+    for policy in policies:
+        exported[policy] = policy_sha256(trainer.world, policy)
+        path = output.file(layout.policy_file(exported[policy]))
+        write_safetensors(
+            path, trainer.world.export_policy(policy), {"policy": policy, "run": output.record.run_id}
+        )
+    counts = trainer.ledger.counts()
+    trainer.ledger.close()
+    output.seal(
+        extra={
+            "world": trainer.config.world,
+            "world_sha256": trainer.world.sha256,
+            "policies": exported,
+            "batches": trainer.position.batches_done,
+            "optimizer_steps": trainer.updater.optimizer_steps,
+            "candidates_seen": trainer.position.candidates_seen,
+            "ledger": dict(counts),
+            "parameters": {group.name: group.count for group in trainer.updater.groups},
+        },
+        seeds={"run": trainer.config.seed, "heldout": trainer.config.heldout.seed},
+    )
+
+
+def _summary(out: Path, *, already_done: bool = False) -> TrainSummary:
+    extra = read_manifest(out, schema="run").extra
+    rewards = tuple((line["batch"], line["reward_mean"]) for line in LineLog(out / layout.HELDOUT).read())
+    return TrainSummary(
+        out=out,
+        batches=extra["batches"],
+        optimizer_steps=extra["optimizer_steps"],
+        candidates_seen=extra["candidates_seen"],
+        ledger=extra["ledger"],
+        heldout=rewards,
+        alarms=len(LineLog(out / layout.ALARMS).read()),
+        policy_file=out / layout.policy_file(extra["policies"]["live"]),
+        already_done=already_done,
+    )
