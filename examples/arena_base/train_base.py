@@ -26,18 +26,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("part", choices=sorted(PARTS), nargs="+")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="multiplies steps and data; 0.01 is a smoke run"
-    )
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies steps and data; 0.01 is a smoke run")
     parser.add_argument("--seed", type=int, default=20260)
     parser.add_argument("--device", default=DEFAULT_DEVICE)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     torch.backends.cudnn.benchmark = True
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    device = (
-        torch.device(arguments.device, rank) if arguments.device == "cuda" else torch.device(arguments.device)
-    )
+    device = torch.device(arguments.device, rank) if arguments.device == "cuda" else torch.device(arguments.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     recipe = Recipe(arguments.out, arguments.seed, arguments.scale, device, rank, ranks)

@@ -18,7 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stateplay_rl.arena.dataset import ArenaCondition, class_sequence, draw_condition, render, simulate
+from stateplay_rl.arena.dataset import (
+    CLEAR_CHANGE,
+    ArenaCondition,
+    class_sequence,
+    draw_condition,
+    render,
+    simulate,
+)
 from stateplay_rl.arena.moves import SPECIAL_COST
 from stateplay_rl.arena.opponent import STRATEGY_BY_NAME
 from stateplay_rl.arena.state import FPS, WINDOW_FRAMES, Trajectory
@@ -93,7 +100,7 @@ def write_clip(root: Path, condition: ArenaCondition) -> dict[str, str]:
 
 def _write_chunk(job: tuple[Path, int, int, tuple[str, ...]]) -> list[dict[str, str]]:
     root, seed, start, classes = job
-    return [write_clip(root, draw_condition(seed, start + i, name)) for i, name in enumerate(classes)]
+    return [write_clip(root, draw_condition(seed, start + i, name, CLEAR_CHANGE)) for i, name in enumerate(classes)]
 
 
 def write_clips(
@@ -121,10 +128,7 @@ def write_clips(
         out.rmdir()
     classes = class_sequence(count, seed, class_mix)
     with atomic_dir(out) as root:
-        jobs = [
-            (root, seed, start, classes[start : start + CHUNK_CLIPS])
-            for start in range(0, count, CHUNK_CLIPS)
-        ]
+        jobs = [(root, seed, start, classes[start : start + CHUNK_CLIPS]) for start in range(0, count, CHUNK_CLIPS)]
         if workers == 1:
             chunks = [_write_chunk(job) for job in jobs]
         else:

@@ -43,6 +43,27 @@ REAL_MIX: dict[str, float] = {
 }
 CHANGE_BY_FRAME = 14
 MAX_DRAWS = 4000
+
+
+@dataclass(frozen=True)
+class MinimumChange:
+    """How much the bars of a condition must truly move.
+
+    Args:
+        hp_pixel_frames: sum over frames and fighters of the distance of the HP bars from their first frame, pixels.
+        meter_pixel_frames: the same of the meter bars.
+    """
+
+    hp_pixel_frames: float = 0.0
+    meter_pixel_frames: float = 0.0
+
+
+NO_MINIMUM = MinimumChange()
+"""What the base model was trained on."""
+CLEAR_CHANGE = MinimumChange(hp_pixel_frames=200.0, meter_pixel_frames=100.0)
+"""What written data sets hold: where a bar moves by two pixels only, a pixel of noise decides the score."""
+PIXEL_POINTS = 4
+
 # One-sided conditions (only HP or only meter ever changes) are mostly redrawn: both displays must matter.
 KEEP_ONE_SIDED = 0.25
 
@@ -111,14 +132,17 @@ def class_sequence(count: int, seed: int, class_mix: Mapping[str, float] | None 
 
 
 def draw_conditions(
-    count: int, seed: int, class_mix: Mapping[str, float] | None = None
+    count: int,
+    seed: int,
+    class_mix: Mapping[str, float] | None = None,
+    minimum: MinimumChange = NO_MINIMUM,
 ) -> list[ArenaCondition]:
     """Draw `count` conditions; the default mix is the real data's."""
     classes = class_sequence(count, seed, class_mix)
-    return [draw_condition(seed, index, name) for index, name in enumerate(classes)]
+    return [draw_condition(seed, index, name, minimum) for index, name in enumerate(classes)]
 
 
-def draw_condition(seed: int, index: int, mechanics_class: str) -> ArenaCondition:
+def draw_condition(seed: int, index: int, mechanics_class: str, minimum: MinimumChange = NO_MINIMUM) -> ArenaCondition:
     """Draw until the true trajectory is of the class and a bar changes by frame 14.
 
     Raises:
@@ -131,14 +155,17 @@ def draw_condition(seed: int, index: int, mechanics_class: str) -> ArenaConditio
         first = _draw_first(rng, mechanics_class)
         held = _draw_buttons(rng, first, mechanics_class)
         truth = simulate_first(first, held, strategy)
-        if classify(truth) != mechanics_class or not _accepted(rng, truth):
+        if classify(truth) != mechanics_class or not (_moves(truth, minimum) and _accepted(rng, truth)):
             continue
         if mechanics_class != "macro_fail" or _fallback_matters(truth, first, held, strategy):
             prompt = write_prompt(STRATEGY_BY_NAME[strategy], truth)
             return ArenaCondition(seed, index, first, held, strategy, mechanics_class, prompt)
-    raise CheckError(
-        f"no condition of class {mechanics_class} in {MAX_DRAWS} draws (seed {seed}, index {index})"
-    )
+    raise CheckError(f"no condition of class {mechanics_class} in {MAX_DRAWS} draws (seed {seed}, index {index})")
+
+
+def _moves(truth: Trajectory, minimum: MinimumChange) -> bool:
+    hp, meter = (float(np.abs(bar.astype(np.int64) - bar[:1]).sum()) / PIXEL_POINTS for bar in (truth.hp, truth.meter))
+    return hp >= minimum.hp_pixel_frames and meter >= minimum.meter_pixel_frames
 
 
 def _accepted(rng: np.random.Generator, truth: Trajectory) -> bool:
@@ -237,6 +264,9 @@ __all__ = [
     "ArenaCondition",
     "class_sequence",
     "classify",
+    "CLEAR_CHANGE",
+    "NO_MINIMUM",
+    "MinimumChange",
     "draw_condition",
     "draw_conditions",
     "render",

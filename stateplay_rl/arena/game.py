@@ -267,9 +267,7 @@ def _guards(victim: Fighter, level: m.Level) -> bool:
     return True
 
 
-def _land(
-    attacker: Fighter, victim: Fighter, move_id: int, glitches: Glitches, player: int, frame: int
-) -> list[Event]:
+def _land(attacker: Fighter, victim: Fighter, move_id: int, glitches: Glitches, player: int, frame: int) -> list[Event]:
     """Apply a blow: guarded, or damage, meter, stun or knock-down, and perhaps the knock-out."""
     move = m.MOVES[move_id]
     victim.spark_left = SPARK_FRAMES

@@ -55,9 +55,7 @@ class RefereeJudge:
         """
         record = group.record
         first_frame = _read_picture(group.first_frame_path())
-        truth = referee.true_trajectory(
-            first_frame, np.array(record.buttons, np.uint8), record.prompt, record.frames
-        )
+        truth = referee.true_trajectory(first_frame, np.array(record.buttons, np.uint8), record.prompt, record.frames)
         reports: list[referee.RefereeReport] = []
         for k in range(record.candidates):
             path = group.candidate_video(k)

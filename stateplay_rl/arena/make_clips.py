@@ -27,9 +27,7 @@ def parse_class_mix(text: str) -> dict[str, float] | None:
         try:
             mix[name.strip()] = float(share)
         except ValueError as error:
-            raise UsageError(
-                f"class mix {part!r} is not name=share", "--class-mix normal=3,macro_fail=1"
-            ) from error
+            raise UsageError(f"class mix {part!r} is not name=share", "--class-mix normal=3,macro_fail=1") from error
     return mix
 
 
@@ -39,9 +37,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the conditions.")] = 0,
     class_mix: Annotated[
         str,
-        typer.Option(
-            help="Shares of the classes: normal=0.6,Macro_success=0.1,... Default: the real data's."
-        ),
+        typer.Option(help="Shares of the classes: normal=0.6,Macro_success=0.1,... Default: the real data's."),
     ] = "",
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
 ) -> None:

@@ -33,9 +33,7 @@ def background() -> NDArray[np.uint32]:
     stage = frame[: lay.HEIGHT, MARGIN : MARGIN + lay.WIDTH]
     horizon = lay.FLOOR_ROW - 8
     share = np.linspace(0, 1, horizon - lay.HUD_ROWS)[:, None, None]
-    stage[lay.HUD_ROWS : horizon] = (
-        np.array((118, 132, 146)) * (1 - share) + np.array((206, 200, 184)) * share
-    )
+    stage[lay.HUD_ROWS : horizon] = np.array((118, 132, 146)) * (1 - share) + np.array((206, 200, 184)) * share
     rows, columns = np.mgrid[: lay.HEIGHT, : lay.WIDTH]
     sun = (rows - 34.5) ** 2 + (columns - 47.5) ** 2 <= 13.4**2
     stage[sun & (rows < horizon) & (rows >= lay.HUD_ROWS)] = (222, 214, 196)

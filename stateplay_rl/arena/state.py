@@ -79,9 +79,7 @@ class FirstState:
             and 0 <= self.timer <= 99
         )
         if not legal:
-            raise InputError(
-                f"not a legal first state of arena: {self}", "read it from an engine's first frame"
-            )
+            raise InputError(f"not a legal first state of arena: {self}", "read it from an engine's first frame")
 
 
 class FighterFrame(NamedTuple):

@@ -154,9 +154,7 @@ class GoldenFolder:
                 keys = list(file.keys())
                 return TensorFile(path, {k: file.get_tensor(k) for k in keys}, dict(file.metadata() or {}))
         except SafetensorError as error:
-            raise CorruptionError(
-                f"{name} is not a readable safetensors file ({error})", "export it again"
-            ) from error
+            raise CorruptionError(f"{name} is not a readable safetensors file ({error})", "export it again") from error
 
     def json(self, name: str) -> Any:
         """The value of a JSON file."""

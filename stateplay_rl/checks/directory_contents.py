@@ -70,9 +70,7 @@ def check_group_index(facts: Facts) -> str:
             continue
         group = stores[row.group_id].read(row.group_id)
         if group.sha256 != row.group_sha256:
-            problems.append(
-                f"group {row.group_id}: {layout.GROUP} is not the one that {layout.GROUPS} records"
-            )
+            problems.append(f"group {row.group_id}: {layout.GROUP} is not the one that {layout.GROUPS} records")
         same = ("condition_id", "policy_sha256", "world_sha256", "seeds")
         problems += [
             f"group {row.group_id}: field {name!r} differs between {layout.GROUPS} and {layout.GROUP}"
@@ -121,9 +119,7 @@ def check_scores(facts: Facts) -> str:
         if group is None:
             problems.append(f"scored group {scores.group_id} is not in {source}")
         elif len(scores.rows) != group.record.candidates:
-            problems.append(
-                f"group {scores.group_id}: {len(scores.rows)} scores, {group.record.candidates} candidates"
-            )
+            problems.append(f"group {scores.group_id}: {len(scores.rows)} scores, {group.record.candidates} candidates")
         elif recorded.get(scores.group_id, group.sha256) != group.sha256:
             problems.append(f"group {scores.group_id} is not the one that was judged: {layout.GROUP} changed")
     return collect(problems, f"{len(table)} scores lead to {len(groups)} groups")

@@ -25,13 +25,9 @@ def check_ledger(facts: Facts) -> str:
         if entry.state in ("rolled", "scored", "trained", "gated") or entry.group_id is not None:
             group = known.get(entry.group_id or "")
             if group is None:
-                problems.append(
-                    f"condition {entry.condition_id} ({entry.state}): group {entry.group_id} is missing"
-                )
+                problems.append(f"condition {entry.condition_id} ({entry.state}): group {entry.group_id} is missing")
             elif group.record.condition_id != entry.condition_id:
-                problems.append(
-                    f"condition {entry.condition_id}: group {entry.group_id} is of another condition"
-                )
+                problems.append(f"condition {entry.condition_id}: group {entry.group_id} is of another condition")
     used = sum(entry.state != "unseen" for entry in entries)
     return collect(problems, f"{used} of {len(entries)} conditions drawn, every group found")
 

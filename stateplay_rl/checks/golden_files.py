@@ -105,9 +105,7 @@ def check_schedule(folder: GoldenFolder, name: str) -> GoldenLine:
     for grid in file.cases():
         match = re.fullmatch(r"(sampling|training)(\d+)(?:_shift(\d+(?:\.\d+)?))?", grid)
         if match is None:
-            raise InputError(
-                f"{name}: {grid!r} names no grid", "sampling<steps>[_shift<x>] or training<steps>"
-            )
+            raise InputError(f"{name}: {grid!r} names no grid", "sampling<steps>[_shift<x>] or training<steps>")
         steps, shift = int(match[2]), float(match[3] or SHIFT)
         if match[1] == "training":
             training = TrainingGrid.build(steps, shift)
@@ -133,9 +131,7 @@ def _compare_path(comparison: Comparison, key: str, file: TensorFile, sigmas: Te
     """Latents after each step under a constant velocity; the path's two ends give start and velocity."""
     path = file[key].double()
     if path.dim() != 2 or len(path) < 2 or len(path) != len(sigmas):
-        raise InputError(
-            f"{key} must be [steps, values] with at least 2 steps", "export the path after each step"
-        )
+        raise InputError(f"{key} must be [steps, values] with at least 2 steps", "export the path after each step")
     ends = torch.cat([sigmas.double(), torch.zeros(1, dtype=torch.float64)])
     velocity = (path[-1] - path[0]) / (ends[-1] - ends[1])
     start = path[0] - (ends[1] - ends[0]) * velocity
@@ -155,9 +151,7 @@ def check_action_bins(folder: GoldenFolder, name: str) -> GoldenLine:
     for key in sorted(file.tensors):
         match = re.fullmatch(r"(?:(.+)/)?rows(\d+)\.(held|bins(\d+))", key)
         if match is None:
-            raise InputError(
-                f"{name}: {key!r} names no bins", "<clip>/rows<R>.held or <clip>/rows<R>.bins<f>"
-            )
+            raise InputError(f"{name}: {key!r} names no bins", "<clip>/rows<R>.held or <clip>/rows<R>.bins<f>")
         stored = file.tensors.get(f"{key.rpartition('.')[0]}.held")
         held: Tensor | None = None
         if folder.clips is not None and match[1] in folder.clip_names:
@@ -171,9 +165,7 @@ def check_action_bins(folder: GoldenFolder, name: str) -> GoldenLine:
             continue
         source = stored if stored is not None else held
         if source is None:
-            raise InputError(
-                f"{name}: {key} has neither a stored held signal nor its clip", "export .held too"
-            )
+            raise InputError(f"{name}: {key} has neither a stored held signal nor its clip", "export .held too")
         comparison.absolute(key, torch.from_numpy(bin_actions(source.numpy(), int(match[4]))), file[key])
     note = f"held signal of {len(without_clip)} clips not checked: {folder.why_no_clips()}"
     return comparison.line(name, note if without_clip else "")

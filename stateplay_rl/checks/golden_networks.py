@@ -73,9 +73,7 @@ def _compare_case(comparison: Comparison, model: object, file: TensorFile, case:
     states: Tensor | None = None
     if model.latent_state is not None:
         _, states = model.state_sequence(latents[:, :, :1], bins)
-    blocks = [
-        int(m[1]) for key in file.tensors if (m := re.fullmatch(rf"{re.escape(case)}\.block(\d+)", key))
-    ]
+    blocks = [int(m[1]) for key in file.tensors if (m := re.fullmatch(rf"{re.escape(case)}\.block(\d+)", key))]
     context = file[f"{case}.context"].float()
     velocity, hidden = model.trace(latents, timesteps_B, bins, context, states, keep=blocks)
     for block in sorted(blocks):
@@ -178,9 +176,7 @@ def _vae_sizes(config: Mapping[str, Any], file: TensorFile, case: str) -> VaeArc
 
 def _cases_with(file: TensorFile, tensor: str) -> list[str]:
     """Key prefixes of the cases that hold `tensor`: an empty one, or `case0.`, `case1.`, ..."""
-    return sorted(
-        key.removesuffix(tensor) for key in file.tensors if key == tensor or key.endswith(f".{tensor}")
-    )
+    return sorted(key.removesuffix(tensor) for key in file.tensors if key == tensor or key.endswith(f".{tensor}"))
 
 
 def check_explicit_state(folder: GoldenFolder, name: str) -> GoldenLine:

@@ -100,9 +100,7 @@ def describe_gradient_map() -> str:
             # A key's bias shifts all logits of a query alike: its gradient is 0 up to rounding.
             if value.dim() > 1:
                 require(bool((value != 0).any()), f"mode {mode}: gradient of {name} is exactly 0")
-        phrases.append(
-            f"{mode} {sum(p.numel() for p in trained.values())} parameters, norm {_norm(gradients):.2g}"
-        )
+        phrases.append(f"{mode} {sum(p.numel() for p in trained.values())} parameters, norm {_norm(gradients):.2g}")
     closed, _ = prepared("transition", gate=0.0)
     require(_norm(velocity_gradients(closed)) == 0.0, "with closed gates module B still gets a gradient")
     first, _ = prepared("transition")

@@ -35,9 +35,7 @@ def need_world_extra() -> None:
     """Raise NotChecked, naming what is missing, unless the `world` extra is installed."""
     missing = [name for name in WORLD_EXTRA if importlib.util.find_spec(name) is None]
     if missing:
-        raise NotChecked(
-            f"needs the world extra ({', '.join(missing)} missing): pip install 'stateplay-rl[world]'"
-        )
+        raise NotChecked(f"needs the world extra ({', '.join(missing)} missing): pip install 'stateplay-rl[world]'")
 
 
 def check_libraries() -> str:

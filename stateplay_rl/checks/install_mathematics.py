@@ -57,9 +57,7 @@ def check_loss() -> str:
     _close("L_neg", result.neg, [5 / 6])
     _close("loss", result.loss_per_sample, [71 / 12])
     _close("gradient", torch.autograd.grad(result.mean, v_live)[0], [0.0, 7 / 3, 11 / 6])
-    anchor = flow_matching.flow_matching_loss(
-        sample, v_live, torch.tensor([0.5]).double(), has_condition_slot=True
-    )
+    anchor = flow_matching.flow_matching_loss(sample, v_live, torch.tensor([0.5]).double(), has_condition_slot=True)
     _close("flow-matching loss", anchor, [0.5 * (4 + 9) / 2])
     return "NFT loss, its gradient and the flow-matching anchor equal their hand-derived values"
 

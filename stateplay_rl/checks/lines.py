@@ -22,7 +22,7 @@ class CheckLine:
     seconds: float = 0.0
 
 
-class NotChecked(Exception):  # noqa: N818 (an outcome, not an error)
+class NotChecked(Exception):
     """Raised by a check that cannot be made here; its text is the reason of the `skipped` line."""
 
 

@@ -38,9 +38,7 @@ def command(
     world: Annotated[
         str | None, typer.Option(help="arena or a world file; left out: inferred from the shapes.")
     ] = None,
-    base: Annotated[
-        list[Path] | None, typer.Option(help="File or folder of the base model. Repeatable.")
-    ] = None,
+    base: Annotated[list[Path] | None, typer.Option(help="File or folder of the base model. Repeatable.")] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Transition tokenizer that the checkpoint was trained with.")
     ] = None,
@@ -49,9 +47,7 @@ def command(
         bool,
         typer.Option("--allow-init", help="Inspect with random parts; such an audit cannot be trained on."),
     ] = False,
-    hash_all: Annotated[
-        bool, typer.Option("--hash", help="Hash files of any size, whatever the verdict.")
-    ] = False,
+    hash_all: Annotated[bool, typer.Option("--hash", help="Hash files of any size, whatever the verdict.")] = False,
     out: OptionalOutOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
@@ -78,9 +74,7 @@ def command(
     if summary.verdict != "passed":
         reasons = "; ".join(summary.audit["reasons"])
         hint = summary.audit["complete_with"] or f"details: {summary.out}/audit.json"
-        raise CheckError(
-            f"the audit {'is partial' if summary.verdict == 'partial' else 'failed'}: {reasons}", hint
-        )
+        raise CheckError(f"the audit {'is partial' if summary.verdict == 'partial' else 'failed'}: {reasons}", hint)
 
 
 def _show(summary: AuditSummary) -> None:
@@ -104,9 +98,7 @@ def _show(summary: AuditSummary) -> None:
     if audit["sources"]:
         text = ", ".join(f"{count} {source}" for source, count in audit["sources"].items())
         facts.add_row("sources", Text(f"{text} (parameters and buffers)"))
-    facts.add_row(
-        "output", Text(f"{summary.out} {'was already finished' if summary.already_done else 'written'}")
-    )
+    facts.add_row("output", Text(f"{summary.out} {'was already finished' if summary.already_done else 'written'}"))
     if audit["coverage"]:
         console.print(_coverage(audit))
     console.print(facts)
@@ -136,8 +128,6 @@ def _coverage(audit: Mapping[str, Any]) -> Table:
         table.add_column(name, justify="right")
     for row in audit["coverage"]:
         bad = row["missing"] or row["unexpected"] or row["wrong_shape"]
-        counts = [
-            str(row[key] or "") for key in ("expected", "found", "missing", "unexpected", "wrong_shape")
-        ]
+        counts = [str(row[key] or "") for key in ("expected", "found", "missing", "unexpected", "wrong_shape")]
         table.add_row(row["module"], *counts, " ".join(row["dtypes"]), style="yellow" if bad else None)
     return table

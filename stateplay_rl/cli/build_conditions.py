@@ -51,9 +51,7 @@ def command(
     classes: Annotated[
         list[str] | None, typer.Option(help="Examine this mechanics class only; repeat for more.")
     ] = None,
-    sample_per_class: Annotated[
-        int | None, typer.Option(help="Examine at most so many rows of each class.")
-    ] = None,
+    sample_per_class: Annotated[int | None, typer.Option(help="Examine at most so many rows of each class.")] = None,
     seed: SeedOption = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; default one per core. The output is the same.")
@@ -94,9 +92,7 @@ def _show(result: BuildResult) -> None:
     done = "was already finished" if result.already_sealed else "finished"
     table.add_row("output", Text(f"{result.path} {done}", overflow="fold"))
     if result.reused_rows and not result.already_sealed:
-        table.add_row(
-            "resumed", f"{result.reused_rows} of {summary.rows_examined} rows were already examined"
-        )
+        table.add_row("resumed", f"{result.reused_rows} of {summary.rows_examined} rows were already examined")
     table.add_row("eligible", f"[bold]{summary.eligible}[/] of {summary.rows_examined} rows")
     for name, counts in summary.by_class.items():
         table.add_row("", Text(f"{name}: {counts['pass']} pass, {counts['heldout']} held out"))

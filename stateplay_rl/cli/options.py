@@ -54,16 +54,12 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting, as in a.b=3. Repeatable."),
 ]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress on the terminal.", callback=_quiet)
-]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on the terminal.", callback=_quiet)]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of all random draws.")]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda or cuda:N; left out: a GPU when there is one.")
 ]
-ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, help="CPU threads of the numerical libraries.")
-]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads of the numerical libraries.")]
 
 
 def resolve_config(

@@ -36,9 +36,7 @@ def command(
         str | None, typer.Option(help="transition, coupling, joint or full: what the policy's hash covers.")
     ] = None,
     pool: Annotated[str | None, typer.Option(help="pass (default) or heldout.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N conditions in stored order.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conditions in stored order.")] = None,
     skip: Annotated[int | None, typer.Option(min=0, help="Leave out the first N conditions.")] = None,
     config: ConfigOption = None,
     settings: SetOption = None,

@@ -22,16 +22,13 @@ from stateplay_rl.stores.refusal import resolve_out
 if TYPE_CHECKING:
     from stateplay_rl.stages.verify import VerifyConfig, VerifySummary
 
-app = typer.Typer(
-    help="Check an installation, golden files, a directory, or a training signal.", no_args_is_help=True
-)
+app = typer.Typer(help="Check an installation, golden files, a directory, or a training signal.", no_args_is_help=True)
 VerifyOutOption = Annotated[
     Path | None,
     typer.Option(
         "--out",
         "-o",
-        help="Record to write; verify-<utc> when left out. A relative path goes below RL_RUN_ROOT when "
-        "that is set.",
+        help="Record to write; verify-<utc> when left out. A relative path goes below RL_RUN_ROOT when that is set.",
         callback=lambda out: None if out is None else resolve_out(out),
     ),
 ]
@@ -46,14 +43,10 @@ def install(out: VerifyOutOption = None, overwrite: OverwriteOption = False) -> 
 
 @app.command("golden")
 def golden(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of golden files, any subset; exported from any checkout.")
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of golden files, any subset; exported from any checkout.")],
     clips: Annotated[
         Path | None,
-        typer.Option(
-            "--clips", envvar="STATEPLAY_CLIPS", help="Folder of the real clips that some files describe."
-        ),
+        typer.Option("--clips", envvar="STATEPLAY_CLIPS", help="Folder of the real clips that some files describe."),
     ] = None,
     out: VerifyOutOption = None,
     overwrite: OverwriteOption = False,
@@ -114,9 +107,7 @@ def finish(summary: VerifySummary) -> None:
     show(summary)
     if summary.failed:
         names = ", ".join(_name(line) for line in summary.failed)
-        raise CheckError(
-            f"{len(summary.failed)} of {len(summary.lines)} checks failed: {names}", f"see {summary.out}"
-        )
+        raise CheckError(f"{len(summary.failed)} of {len(summary.lines)} checks failed: {names}", f"see {summary.out}")
     if summary.nothing_checked:
         raise InputError("nothing could be checked: every line was skipped", "see the reasons in the lines")
 
@@ -126,9 +117,7 @@ def show(summary: VerifySummary) -> None:
     console = Console(highlight=False, soft_wrap=True)
     width = max((len(_name(line)) for line in summary.lines), default=0)
     for line in summary.lines:
-        text = Text(f"{line.status:<8}", style=STYLES[line.status]).append(
-            f"{_name(line):<{width}}  ", style="default"
-        )
+        text = Text(f"{line.status:<8}", style=STYLES[line.status]).append(f"{_name(line):<{width}}  ", style="default")
         console.print(text.append(_measured(line) + line.detail, style="not bold default"))
     for sentence in summary.words:
         console.print(sentence, markup=False)

@@ -71,9 +71,7 @@ def _check_claims(metadata: Any, rules: ClipRules) -> None:
         claim = f"{metadata.num_rows} rows, {metadata.num_columns} columns"
         raise RowRejected("actions_too_large", f"the file claims {claim}")
     if metadata.num_row_groups > max(metadata.num_rows, 1):
-        raise RowRejected(
-            "actions_too_large", f"{metadata.num_row_groups} row groups for {metadata.num_rows} rows"
-        )
+        raise RowRejected("actions_too_large", f"{metadata.num_row_groups} row groups for {metadata.num_rows} rows")
     allowed = metadata.num_rows * _BYTES_PER_VALUE + _BYTES_PER_COLUMN * max(metadata.num_row_groups, 1)
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):

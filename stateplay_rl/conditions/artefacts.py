@@ -74,9 +74,7 @@ def write_artefacts(
         layout.actions_file(condition_id): _parquet(actions, arrow_schema(ACTION_COLUMNS)),
     }
     if table.states:
-        kinds = {
-            name: "float" if values.dtype.kind == "f" else "int" for name, values in table.states.items()
-        }
+        kinds = {name: "float" if values.dtype.kind == "f" else "int" for name, values in table.states.items()}
         contents[layout.states_file(condition_id)] = _parquet(table.states, arrow_schema(kinds))
     return {name: _place(out / name, data) for name, data in contents.items()}
 
@@ -104,8 +102,7 @@ def fast_png(picture_hwC: NDArray[np.uint8]) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_RGB, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b""))
     return _PNG_MAGIC + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )
 
 
@@ -113,9 +110,7 @@ def _parquet(columns: Mapping[str, NDArray[Any]], schema: Any) -> bytes:
     arrays = [pa.array(np.ascontiguousarray(columns[field.name]), type=field.type) for field in schema]
     buffer = io.BytesIO()
     # Statistics and dictionaries would be most of a file of 100 rows.
-    pq.write_table(
-        pa.Table.from_arrays(arrays, schema=schema), buffer, compression="zstd", write_statistics=False
-    )
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), buffer, compression="zstd", write_statistics=False)
     return buffer.getvalue()
 
 

@@ -102,9 +102,7 @@ def _nothing_eligible(rejected: Sequence[RejectedRow]) -> InputError:
     first = rejected[0]
     found = f"none of {len(rejected)} rows is eligible ({codes})"
     example = f"row {first.row}, {first.path}: {first.detail}"
-    return InputError(
-        f"{found}; {example}", "check --data-root and --preset, then run again with --overwrite"
-    )
+    return InputError(f"{found}; {example}", "check --data-root and --preset, then run again with --overwrite")
 
 
 def _record(

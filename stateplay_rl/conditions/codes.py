@@ -67,7 +67,7 @@ WARNING_CODES: Mapping[str, str] = {
 }
 
 
-class RowRejected(Exception):  # noqa: N818 - an outcome of a row, not an error of the program
+class RowRejected(Exception):
     """A row that cannot be used, with its reason.
 
     Args:

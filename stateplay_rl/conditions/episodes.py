@@ -31,15 +31,11 @@ def read_episodes(path: Path) -> Mapping[str, str]:
             for values in reader:
                 clip, episode = normalised(values["clip"] or ""), (values["episode"] or "").strip()
                 if not clip or not episode:
-                    raise InputError(
-                        f"{path}, line {reader.line_num}: clip or episode is empty", "fill it in"
-                    )
+                    raise InputError(f"{path}, line {reader.line_num}: clip or episode is empty", "fill it in")
                 if episodes.setdefault(clip, episode) != episode:
                     raise InputError(f"{path}, line {reader.line_num}: {clip} has two episodes", "keep one")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"cannot read the episode index {path}: {error}", "it must be a UTF-8 CSV"
-        ) from error
+        raise InputError(f"cannot read the episode index {path}: {error}", "it must be a UTF-8 CSV") from error
     return episodes
 
 

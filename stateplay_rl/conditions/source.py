@@ -81,9 +81,7 @@ def read_csv(path: Path, data_root: Path | None = None) -> Source:
         raise InputError(f"the data root {root} is not a folder", "give it with --data-root")
     with path.open("rb") as file:
         if file.read(2) in _UTF16_MARKS:
-            raise InputError(
-                f"{path} is UTF-16, UTF-8 is needed", f"iconv -f UTF-16 -t UTF-8 {path} > utf8.csv"
-            )
+            raise InputError(f"{path} is UTF-16, UTF-8 is needed", f"iconv -f UTF-16 -t UTF-8 {path} > utf8.csv")
     with path.open(encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, strict=True)
         try:
@@ -91,9 +89,7 @@ def read_csv(path: Path, data_root: Path | None = None) -> Source:
             _check_header(path, header)
             rows = _duplicates_marked(_csv_rows(reader, header))
         except UnicodeDecodeError as error:
-            found = (
-                f"{path} is not UTF-8: byte 0x{error.object[error.start]:02x} after line {reader.line_num}"
-            )
+            found = f"{path} is not UTF-8: byte 0x{error.object[error.start]:02x} after line {reader.line_num}"
             raise InputError(found, f"iconv -f WINDOWS-1252 -t UTF-8 {path} > utf8.csv") from error
         except csv.Error as error:
             hint = "is a quotation mark open? fields with commas or line breaks need quotes on both ends"
@@ -108,9 +104,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
     missing = [name for name in COLUMNS if name not in header]
     if missing:
         found = ", ".join(header)[:300] or "nothing"
-        raise InputError(
-            f"{path} lacks the columns {', '.join(missing)}; found: {found}", _header_hint(header)
-        )
+        raise InputError(f"{path} lacks the columns {', '.join(missing)}; found: {found}", _header_hint(header))
     twice = [name for name in COLUMNS if header.count(name) > 1]
     if twice:
         raise InputError(f"{path} has the column {', '.join(twice)} twice", "keep one of them")
@@ -182,9 +176,7 @@ def _clip_row(row: int, clip: Path) -> SourceRow:
         metadata = _metadata(clip / METADATA_FILE)
         prompt = _side_text(clip / PROMPT_FILE)
         if prompt is not None:
-            prompt = prompt.removesuffix("\n").removesuffix(
-                "\r"
-            )  # the end of the file's line, not of the text
+            prompt = prompt.removesuffix("\n").removesuffix("\r")  # the end of the file's line, not of the text
     except _SideFileError as error:
         return SourceRow(row, clip.name, problem=(error.code, error.detail))
     stated = metadata.get("prompt", "")

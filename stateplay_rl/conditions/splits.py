@@ -72,9 +72,7 @@ def student_splits(
     return tuple(STUDENT_SPLITS[split] for split in split_G[cluster_N])
 
 
-def interleaved_order(
-    classes: Sequence[str], heldout_N: NDArray[np.bool_], rules: SplitRules
-) -> NDArray[np.int64]:
+def interleaved_order(classes: Sequence[str], heldout_N: NDArray[np.bool_], rules: SplitRules) -> NDArray[np.int64]:
     """Position of each condition: the `pass` pool first, then the held-out one, each interleaved by class.
 
     Returns:
@@ -131,9 +129,7 @@ def _interleave(classes: Sequence[str], random: np.random.Generator) -> NDArray[
     return np.lexsort((random.random(len(classes)), place_N)).astype(np.int64)
 
 
-def _class_table(
-    classes: Sequence[str], clusters: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _class_table(classes: Sequence[str], clusters: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Members by cluster and class [G, C], and the cluster's row for each condition [N]."""
     cluster_N = np.unique(np.asarray(clusters, dtype=np.int64), return_inverse=True)[1].reshape(-1)
     names = sorted(set(classes))

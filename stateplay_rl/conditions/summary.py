@@ -50,9 +50,7 @@ class ConditionsSummary:
         return asdict(self)
 
 
-def summarise(
-    source: Source, examined_rows: int, built: Assembled, config: ConditionsConfig
-) -> ConditionsSummary:
+def summarise(source: Source, examined_rows: int, built: Assembled, config: ConditionsConfig) -> ConditionsSummary:
     """Count everything that a reader of the directory should know."""
     records = built.records
     pool = Counter(record.pool for record in records)
@@ -140,15 +138,11 @@ def _clusters(built: Assembled, config: ConditionsConfig) -> dict[str, Any]:
     }
 
 
-def _notes(
-    source: Source, examined_rows: int, heldout: int, built: Assembled, config: ConditionsConfig
-) -> list[str]:
+def _notes(source: Source, examined_rows: int, heldout: int, built: Assembled, config: ConditionsConfig) -> list[str]:
     notes = []
     left_out = len(source.rows) - examined_rows
     if left_out:
-        notes.append(
-            f"{left_out} rows were not examined: --limit, --classes or --sample-per-class left them out"
-        )
+        notes.append(f"{left_out} rows were not examined: --limit, --classes or --sample-per-class left them out")
     if heldout < config.split.heldout:
         share = config.split.heldout_largest_share
         notes.append(
@@ -160,9 +154,7 @@ def _notes(
         sizes = ", ".join(map(str, clustering.largest_by_level))
         notes.append(f"cluster thresholds were tightened {clustering.level} times; largest cluster: {sizes}")
     if built.episodes_given and clustering.largest_by_level[0] > clustering.limit:
-        notes.append(
-            f"the largest episode has {clustering.largest_by_level[0]} of {len(built.records)} conditions"
-        )
+        notes.append(f"the largest episode has {clustering.largest_by_level[0]} of {len(built.records)} conditions")
     if source.ignored_columns:
         notes.append(f"columns that nobody reads: {', '.join(source.ignored_columns)}")
     return notes

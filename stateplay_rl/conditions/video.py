@@ -43,9 +43,7 @@ def check_picture_size(width: int, height: int, rules: ClipRules) -> None:
     too_small = min(width, height) < SMALLEST_SIDE
     too_large = width * height > rules.max_picture_pixels
     if too_small or too_large or not 1 / ASPECT_TOLERANCE <= stretch <= ASPECT_TOLERANCE:
-        raise RowRejected(
-            "picture_size", f"{width}x{height} for a model of {rules.frame_width}x{rules.frame_height}"
-        )
+        raise RowRejected("picture_size", f"{width}x{height} for a model of {rules.frame_width}x{rules.frame_height}")
 
 
 def read_video(path: Path, rules: ClipRules) -> VideoReading:

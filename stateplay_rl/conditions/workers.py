@@ -66,9 +66,7 @@ def examine_rows(rows: Sequence[SourceRow], job: ExamineJob, workers: int) -> It
             yield _alone(row, job)
 
 
-def _pooled(
-    rows: Sequence[SourceRow], job: ExamineJob, workers: int, lost: list[SourceRow]
-) -> Iterator[Outcome]:
+def _pooled(rows: Sequence[SourceRow], job: ExamineJob, workers: int, lost: list[SourceRow]) -> Iterator[Outcome]:
     """Outcomes from a pool; when a process dies, rows without outcome go to `lost`, those in flight first."""
     queue = iter(rows)
     with _pool(workers, job) as pool:

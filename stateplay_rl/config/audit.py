@@ -14,19 +14,13 @@ GIBIBYTE = 2**30
 class AuditConfig(FrozenConfig):
     """What is audited, against which world, and how deeply."""
 
-    checkpoint: Path | None = Field(
-        default=None, description="the file or folder; none: the packaged one of `world`"
-    )
+    checkpoint: Path | None = Field(default=None, description="the file or folder; none: the packaged one of `world`")
     world: str | None = Field(
         default=None, description="`arena` or the path of a world file; none: inferred from shapes"
     )
-    base: tuple[Path, ...] = Field(
-        (), description="files or folders of the base model (transformer, VAE, text)"
-    )
+    base: tuple[Path, ...] = Field((), description="files or folders of the base model (transformer, VAE, text)")
     tokenizer: Path | None = Field(default=None, description="transition tokenizer of the SFT run")
-    scan: bool = Field(
-        default=False, description="read every tensor: NaN, Inf, all-zero tensors, rows of zeros"
-    )
+    scan: bool = Field(default=False, description="read every tensor: NaN, Inf, all-zero tensors, rows of zeros")
     allow_init: bool = Field(
         default=False,
         description="accept parameters left at random initialisation; such an audit cannot be trained on",

@@ -112,9 +112,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot read config {file}: {error.strerror}", "check --config") from error
     if len(data) > _MAX_CONFIG_BYTES:
-        raise InputError(
-            f"config {file} has {len(data)} bytes, at most {_MAX_CONFIG_BYTES} are read", "check --config"
-        )
+        raise InputError(f"config {file} has {len(data)} bytes, at most {_MAX_CONFIG_BYTES} are read", "check --config")
     try:
         values = yaml.load(data, Loader=_UniqueKeyLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
@@ -142,9 +140,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _apply_override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not all(key.strip().split(".")):
-        raise UsageError(
-            f"override {override!r} is not of the form key.subkey=value", "example: --set train.seed=3"
-        )
+        raise UsageError(f"override {override!r} is not of the form key.subkey=value", "example: --set train.seed=3")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -158,9 +154,7 @@ def _assign(values: dict[str, Any], key: str, value: Any, override: str) -> None
     for part in parents:
         child = node.setdefault(part, {})
         if not isinstance(child, dict):
-            raise UsageError(
-                f"override {override!r}: {part!r} holds a value, not keys", "check the key's path"
-            )
+            raise UsageError(f"override {override!r}: {part!r} holds a value, not keys", "check the key's path")
         node = child
     node[leaf] = value
 

@@ -21,9 +21,7 @@ class ClipRules(FrozenConfig):
     action_window: int = Field(10, ge=1, description="Rows over which a press in row 0 is held.")
     temporal_factor: int = Field(4, ge=1, description="Frames per latent slot after the first.")
     min_latent_frames: int = Field(2, ge=2, description="Shorter clips hold no transition to learn from.")
-    max_frames: int = Field(
-        101, ge=2, description="Longer clips are rejected: the model never saw that length."
-    )
+    max_frames: int = Field(101, ge=2, description="Longer clips are rejected: the model never saw that length.")
     max_picture_pixels: int = Field(4096 * 2304, ge=256, description="Larger pictures are not decoded.")
     max_action_file_bytes: int = Field(4 * 2**20, ge=1024, description="Larger action files are not opened.")
     max_action_rows: int = Field(2000, ge=2, description="Action tables with more rows are not read.")
@@ -38,13 +36,9 @@ class ClipRules(FrozenConfig):
 class Selection(FrozenConfig):
     """Which rows of the source are examined."""
 
-    limit: int | None = Field(
-        None, ge=1, description="Examine at most so many rows, balanced as the source is."
-    )
+    limit: int | None = Field(None, ge=1, description="Examine at most so many rows, balanced as the source is.")
     classes: tuple[str, ...] = Field((), description="Examine these mechanics classes only; empty = all.")
-    sample_per_class: int | None = Field(
-        None, ge=1, description="Examine at most so many rows of each class."
-    )
+    sample_per_class: int | None = Field(None, ge=1, description="Examine at most so many rows of each class.")
 
 
 class ClusterThresholds(FrozenConfig):
@@ -61,9 +55,7 @@ class ClusterRules(FrozenConfig):
     """Thresholds from the most cautious to the strictest, and how large a cluster may be."""
 
     largest_share: float = Field(0.05, gt=0, le=1, description="A larger cluster tightens the thresholds.")
-    largest_always_allowed: int = Field(
-        10, ge=1, description="Clusters up to this size never count as too large."
-    )
+    largest_always_allowed: int = Field(10, ge=1, description="Clusters up to this size never count as too large.")
     levels: tuple[ClusterThresholds, ...] = Field(
         (
             ClusterThresholds(hash_bits=12, pixel_levels=5.0, timer=8, bars=32, action_share=0.05),
@@ -87,9 +79,7 @@ class SplitRules(FrozenConfig):
         (0.8, 0.1, 0.1), description="Train, validation, test share of the `pass` pool."
     )
     seed: int = Field(0, ge=0, description="Seed of selection, pool, splits and order.")
-    stage_a_conditions: int = Field(
-        2000, ge=0, description="Size of stage A; stage C gets the rest of `pass`."
-    )
+    stage_a_conditions: int = Field(2000, ge=0, description="Size of stage A; stage C gets the rest of `pass`.")
 
 
 # What differs between the two worlds; a preset fills in what the config does not state.
@@ -102,9 +92,7 @@ PRESETS: Mapping[Preset, Mapping[str, int]] = {
 class ConditionsConfig(FrozenConfig):
     """Everything that decides the content of a `conditions/` directory."""
 
-    preset: Preset = Field(
-        "stateplay", description="World whose picture size and action window are the defaults."
-    )
+    preset: Preset = Field("stateplay", description="World whose picture size and action window are the defaults.")
     clip: ClipRules = ClipRules()
     select: Selection = Selection()
     clusters: ClusterRules = ClusterRules()

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from stateplay_rl.config.base import FrozenConfig
 
-
 Mode = Literal["transition", "coupling", "joint", "full"]
 """Which parameters are trained: module B, the coupling LoRA, both, or everything (arena's own mode)."""
 
@@ -39,9 +38,7 @@ class RolloutConfig(FrozenConfig):
     world: str = Field("arena", description="`arena` or the path of a world file")
     pool: Literal["pass", "heldout"] = Field("pass", description="which conditions to draw from")
     limit: int | None = Field(None, ge=1, description="only the first N conditions in their stored order")
-    skip: int = Field(
-        0, ge=0, description="leave out the first N conditions, which an earlier batch consumed"
-    )
+    skip: int = Field(0, ge=0, description="leave out the first N conditions, which an earlier batch consumed")
     batch: int = Field(0, ge=0, description="batch number of the noise; another number, other candidates")
     mode: Mode = Field(
         "transition", description="parameters that the policy's hash covers: the mode that will be trained"

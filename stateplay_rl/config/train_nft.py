@@ -21,17 +21,11 @@ class LossConfig(FrozenConfig):
     )
     beta_nft: float = Field(1.0, gt=0, le=1, description="distance of the implicit policies from the old one")
     advantage_clip: float = Field(5.0, gt=0, description="advantages are clipped at this many deviations")
-    std_floor_points: float = Field(
-        5.0, ge=0, description="smallest deviation that scores are divided by, points"
-    )
+    std_floor_points: float = Field(5.0, ge=0, description="smallest deviation that scores are divided by, points")
     deviation: Literal["batch", "group"] = Field("batch", description="whose deviation scales the advantages")
     gating: Literal["standard", "guard"] = Field("standard", description="which judged groups take part")
-    guard_spread_points: float = Field(
-        5.0, ge=0, description="guard: smallest spread of a group's scores, points"
-    )
-    guard_best_points: float = Field(
-        50.0, ge=0, le=100, description="guard: smallest best score of a group, points"
-    )
+    guard_spread_points: float = Field(5.0, ge=0, description="guard: smallest spread of a group's scores, points")
+    guard_best_points: float = Field(50.0, ge=0, le=100, description="guard: smallest best score of a group, points")
     full_schedule: bool = Field(False, description="train every sampling sigma per visit instead of one draw")
     shared_group_noise: bool = Field(False, description="one (sigma, eps) for all candidates of a group")
 
@@ -39,15 +33,9 @@ class LossConfig(FrozenConfig):
 class AnchorConfig(FrozenConfig):
     """Weights of the terms that hold the policy to real clips and to the SFT weights."""
 
-    fm_real: float = Field(
-        0.1, ge=0, description="weight of the flow-matching loss on the condition's real clip"
-    )
-    transition_real: float = Field(
-        0.01, ge=0, description="weight of the transition cross-entropy on real clips"
-    )
-    reference_penalty: float = Field(
-        0.0, ge=0, description="weight of the distance to the SFT weights' velocity"
-    )
+    fm_real: float = Field(0.1, ge=0, description="weight of the flow-matching loss on the condition's real clip")
+    transition_real: float = Field(0.01, ge=0, description="weight of the transition cross-entropy on real clips")
+    reference_penalty: float = Field(0.0, ge=0, description="weight of the distance to the SFT weights' velocity")
     anchor_every: int = Field(1, ge=1, description="anchors take part in every n-th optimizer step")
 
 
@@ -63,9 +51,7 @@ class OptimizerConfig(FrozenConfig):
     weight_decay: float = Field(0.0, ge=0)
     max_gradient_norm: float = Field(1.0, gt=0)
     samples_per_step: int = Field(28, ge=1, description="global number of samples of one optimizer step")
-    samples_per_call: int = Field(
-        1, ge=1, description="videos per forward; fixed, so that ranks do not matter"
-    )
+    samples_per_call: int = Field(1, ge=1, description="videos per forward; fixed, so that ranks do not matter")
     inner_epochs: int = Field(2, ge=1, description="passes over a batch's samples")
 
 
@@ -82,9 +68,7 @@ class HeldoutConfig(FrozenConfig):
     conditions: int = Field(0, ge=0, description="held-out conditions per evaluation; 0 is off")
     samples: int = Field(2, ge=1, description="candidates per condition")
     every_batches: int = Field(10, ge=1)
-    seed: int = Field(
-        90_000, ge=0, description="seed of the fixed noise; the same for every run to be compared"
-    )
+    seed: int = Field(90_000, ge=0, description="seed of the fixed noise; the same for every run to be compared")
     policy: Literal["live", "old"] = Field("live", description="which policy is evaluated")
 
 
@@ -96,18 +80,12 @@ class MonitorConfig(FrozenConfig):
     tied_share: float = Field(0.5, ge=0, le=1, description="warn when more of a batch's groups are tied")
     saturated_share: float = Field(0.5, ge=0, le=1, description="warn when more scores are exactly 0 or 100")
     heldout_drop_points: float = Field(5.0, gt=0, description="alarm when the held-out reward falls this far")
-    motion_ratio: float = Field(
-        0.5, gt=0, lt=1, description="alarm when motion falls below this share of real"
-    )
-    luma_shift: float = Field(
-        25.0, gt=0, description="alarm when mean luma (0..255) departs this far from real"
-    )
+    motion_ratio: float = Field(0.5, gt=0, lt=1, description="alarm when motion falls below this share of real")
+    luma_shift: float = Field(25.0, gt=0, description="alarm when mean luma (0..255) departs this far from real")
     diversity_ratio: float = Field(0.25, gt=0, lt=1, description="warn when candidates lose this much spread")
     pause_on_alarm: bool = Field(False, description="stop with everything saved when an alarm fires (exit 5)")
     detail_every_batches: int = Field(10, ge=1, description="gradient parts and mismatch on one fixed sample")
-    signal_every_batches: int = Field(
-        0, ge=0, description="measure the gradient cosine every n batches; 0 is off"
-    )
+    signal_every_batches: int = Field(0, ge=0, description="measure the gradient cosine every n batches; 0 is off")
 
 
 class TrainNftConfig(FrozenConfig):

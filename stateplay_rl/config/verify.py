@@ -19,41 +19,31 @@ class GoldenConfig(FrozenConfig):
     """What `verify golden` compares."""
 
     folder: Path = Field(description="folder of golden files, any subset")
-    clips: Path | None = Field(
-        default=None, description="folder of the real clips that some golden files describe"
-    )
+    clips: Path | None = Field(default=None, description="folder of the real clips that some golden files describe")
 
 
 class DirectoryConfig(FrozenConfig):
     """What `verify dir` re-hashes."""
 
     path: Path = Field(description="any directory that sprl wrote")
-    search: tuple[Path, ...] = Field(
-        default=(), description="further folders in which inputs are looked for by hash"
-    )
+    search: tuple[Path, ...] = Field(default=(), description="further folders in which inputs are looked for by hash")
 
 
 class SignalConfig(FrozenConfig):
     """What `verify signal` measures: scored groups of the current policy, and their gradients."""
 
     groups: Path = Field(description="groups/ of `sprl rollout`, or a run/")
-    scores: Path | None = Field(
-        default=None, description="scores/ of these groups; none: those of the run's segments"
-    )
+    scores: Path | None = Field(default=None, description="scores/ of these groups; none: those of the run's segments")
     conditions: Path | None = Field(
         default=None, description="conditions/ of these groups; none: as the groups' manifest records them"
     )
-    world: str = Field(
-        default="arena", description="`arena` or the path of a world file; must be the groups' world"
-    )
+    world: str = Field(default="arena", description="`arena` or the path of a world file; must be the groups' world")
     policy: Path | None = Field(
         default=None, description="exported policy that sampled the groups; none: the base weights"
     )
     mode: Mode = Field(default="transition", description="parameters whose gradients are compared")
     seed: int = Field(default=0, ge=0, description="seed of noise levels, noise and splits")
-    limit: int | None = Field(
-        default=None, ge=2, description="only the first N fully judged groups, by group id"
-    )
+    limit: int | None = Field(default=None, ge=2, description="only the first N fully judged groups, by group id")
     splits: int = Field(default=32, ge=1, description="random splits of the groups into two halves")
     wished_cosine: float = Field(
         default=0.5, gt=0, lt=1, description="agreement that the asked number of conditions gives"

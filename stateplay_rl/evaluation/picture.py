@@ -18,8 +18,9 @@ def measure_picture(frames_ThwC: np.ndarray) -> dict[str, float]:
         `luma`: mean, 0..255. `saturation`: mean of max - min over the colour channels, 0..255. `motion`: mean
         absolute luma difference of neighbouring frames, levels per frame; 0 for one frame.
     """
-    values = frames_ThwC.astype(np.float32)
-    luma_Thw = values @ LUMA
+    # Channel by channel: a reduction over a last axis of three is several times slower.
+    red, green, blue = (frames_ThwC[..., channel].astype(np.float32) for channel in range(3))
+    luma_Thw = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
     motion = float(np.abs(np.diff(luma_Thw, axis=0)).mean()) if len(frames_ThwC) > 1 else 0.0
-    saturation = float((values.max(axis=-1) - values.min(axis=-1)).mean())
-    return {"luma": float(luma_Thw.mean()), "saturation": saturation, "motion": motion}
+    largest, smallest = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    return {"luma": float(luma_Thw.mean()), "saturation": float((largest - smallest).mean()), "motion": motion}

@@ -31,9 +31,7 @@ class MixJudge:
 
     def __init__(self, parts: Mapping[str, MixPart]) -> None:
         if not parts or any(not part.weight > 0 for part in parts.values()):
-            raise UsageError(
-                "a mix of judges needs parts with positive weights", "set judge.parts.NAME.weight"
-            )
+            raise UsageError("a mix of judges needs parts with positive weights", "set judge.parts.NAME.weight")
         self._parts = dict(sorted(parts.items()))
         total = sum(part.weight for part in self._parts.values())
         self.shares = {name: part.weight / total for name, part in self._parts.items()}

@@ -60,9 +60,7 @@ def _integer(text: str) -> int:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object_from_pairs, parse_int=_integer)
 
 
-def parse_answer(
-    completion: Mapping[str, object], *, labels: Sequence[str], requested_model: str
-) -> dict[str, float]:
+def parse_answer(completion: Mapping[str, object], *, labels: Sequence[str], requested_model: str) -> dict[str, float]:
     """Scores of a chat completion.
 
     Args:

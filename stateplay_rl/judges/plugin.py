@@ -58,8 +58,7 @@ class PluginJudge:
             raise
         except Exception as error:
             raise UsageError(
-                f"judge plug-in {self._name} failed on group {group.record.group_id}: "
-                f"{type(error).__name__}: {error}",
+                f"judge plug-in {self._name} failed on group {group.record.group_id}: {type(error).__name__}: {error}",
                 "mend the plug-in and run again with --resume",
             ) from error
         if not isinstance(verdict, GroupVerdict):
@@ -130,7 +129,5 @@ _KNOWN = "judges: referee, replay, mix, openai, student, or a plug-in package.mo
 def _text_attribute(name: str, judge: Any, attribute: str) -> str:
     value = getattr(judge, attribute, None)
     if not isinstance(value, str) or not value:
-        raise UsageError(
-            f"judge plug-in {name} has no text attribute {attribute!r}", "see judges/base.py: Judge"
-        )
+        raise UsageError(f"judge plug-in {name} has no text attribute {attribute!r}", "see judges/base.py: Judge")
     return value

@@ -74,9 +74,7 @@ def optimality(
     # A tied group is 0 by definition: dividing the residue of its mean by a deviation near 0 would not be.
     divisor = std_G.clamp(min=std_floor_points)
     divisor = torch.where(divisor > 0, divisor, torch.ones_like(divisor))
-    advantage = torch.where(
-        tied_G[:, None], torch.zeros_like(scores), (scores - mean_G[:, None]) / divisor[:, None]
-    )
+    advantage = torch.where(tied_G[:, None], torch.zeros_like(scores), (scores - mean_G[:, None]) / divisor[:, None])
     r = 0.5 + 0.5 * (advantage / advantage_clip).clamp(-1.0, 1.0)
     return Optimality(r_GK=r, advantage_GK=advantage, mean_G=mean_G, std_G=std_G, tied_G=tied_G)
 
@@ -105,9 +103,7 @@ class Gate:
         return sum(r == reason for r in self.reasons)
 
 
-def _guard_reason(
-    scores: Sequence[float], min_spread_points: float, min_best_points: float
-) -> GateReason | None:
+def _guard_reason(scores: Sequence[float], min_spread_points: float, min_best_points: float) -> GateReason | None:
     if max(scores) == min(scores):
         return "tied"
     if float(torch.tensor(scores, dtype=torch.float64).std(correction=0)) < min_spread_points:
@@ -184,9 +180,7 @@ def batch_optimality(
     Args:
         scores: as given to `gate`; `batch_gate` is its result. Other arguments as in `optimality`.
     """
-    judged = [
-        [s for s in group if s is not None] for group, ok in zip(scores, batch_gate.judged, strict=True) if ok
-    ]
+    judged = [[s for s in group if s is not None] for group, ok in zip(scores, batch_gate.judged, strict=True) if ok]
     width = len(judged[0]) if judged else 1
     table = torch.tensor(judged, dtype=torch.float64).reshape(len(judged), width)
     result = optimality(

@@ -14,9 +14,7 @@ from torch.nn import functional
 from stateplay_rl.nft.forward import Noised, without_condition_slot, working_dtype
 
 
-def flow_matching_loss(
-    sample: Noised, velocity: Tensor, weight_B: Tensor, *, has_condition_slot: bool
-) -> Tensor:
+def flow_matching_loss(sample: Noised, velocity: Tensor, weight_B: Tensor, *, has_condition_slot: bool) -> Tensor:
     """w mean((v - (eps - x0))^2) per sample, over the slots after the condition.
 
     Args:
@@ -33,8 +31,7 @@ def flow_matching_loss(
     """
     if velocity.shape != sample.x0.shape or weight_B.shape != sample.x0.shape[:1]:
         raise ValueError(
-            f"velocity {tuple(velocity.shape)}, weight {tuple(weight_B.shape)} "
-            f"for x0 {tuple(sample.x0.shape)}"
+            f"velocity {tuple(velocity.shape)}, weight {tuple(weight_B.shape)} for x0 {tuple(sample.x0.shape)}"
         )
     dtype = working_dtype(sample.x0, velocity)
     error = velocity.to(dtype) - sample.velocity_target.to(dtype)

@@ -119,9 +119,7 @@ def gradient_cosine(gram_NN: Tensor, *, splits: int = 32, seed: int = 0) -> Grad
     """
     units = int(gram_NN.shape[0])
     if gram_NN.dim() != 2 or gram_NN.shape[1] != units or units < 2 or splits < 1:
-        raise ValueError(
-            f"need a Gram matrix of at least 2 units and 1 split, got {tuple(gram_NN.shape)}, {splits}"
-        )
+        raise ValueError(f"need a Gram matrix of at least 2 units and 1 split, got {tuple(gram_NN.shape)}, {splits}")
     if not bool(torch.isfinite(gram_NN).all()):
         raise ValueError("a gradient is not finite")
     half = units // 2
@@ -163,9 +161,7 @@ def units_for_cosine(measured: float, units_per_half: int, wished: float = WISHE
     return max(1, math.ceil(needed - 1e-9))
 
 
-def expectation(
-    scores: Spread, cosine: GradientCosine | None, wished: float = WISHED_COSINE
-) -> Sequence[str]:
+def expectation(scores: Spread, cosine: GradientCosine | None, wished: float = WISHED_COSINE) -> Sequence[str]:
     """What to expect from training on this signal, in sentences."""
     words = [
         f"Within a group the scores deviate by {scores.within_group:.1f} points, between conditions by "
@@ -180,9 +176,7 @@ def expectation(
     else:
         words.append("The candidates differ enough within their groups for a comparison to mean something.")
     if cosine is None:
-        words.append(
-            "The gradient cosine was not measured: whether batches agree on a direction is not known."
-        )
+        words.append("The gradient cosine was not measured: whether batches agree on a direction is not known.")
         return words
     measured = (
         f"Gradients of two disjoint sets of {cosine.units_per_half} conditions agree with cosine "
@@ -190,15 +184,11 @@ def expectation(
     )
     needed = units_for_cosine(cosine.mean, cosine.units_per_half, wished)
     if needed is None:
-        words.append(
-            f"{measured}: there is no common direction, more conditions per batch are not known to help."
-        )
+        words.append(f"{measured}: there is no common direction, more conditions per batch are not known to help.")
         return words
     asked = f"a cosine of {wished:.1f} asks for about {needed} conditions per batch"
     if cosine.mean >= CLEAR_COSINE:
-        words.append(
-            f"{measured}: a clear common direction, expect a held-out gain within tens of batches; {asked}."
-        )
+        words.append(f"{measured}: a clear common direction, expect a held-out gain within tens of batches; {asked}.")
     else:
         words.append(f"{measured}: a weak common direction, expect slow progress; {asked}.")
     return words

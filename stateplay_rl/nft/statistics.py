@@ -42,9 +42,7 @@ class Interval:
         return self.high is not None and self.high < 0
 
 
-def bootstrap_mean(
-    clusters: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES
-) -> Interval:
+def bootstrap_mean(clusters: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """Mean over all conditions, and the 2.5 and 97.5 percentiles over clusters drawn with replacement.
 
     Args:
@@ -101,9 +99,7 @@ def bootstrap_conditions(
     return bootstrap_mean(list(grouped.values()), seed=seed, resamples=resamples)
 
 
-def paired_differences(
-    before: Mapping[str, float | None], after: Mapping[str, float | None]
-) -> dict[str, float]:
+def paired_differences(before: Mapping[str, float | None], after: Mapping[str, float | None]) -> dict[str, float]:
     """after - before of every condition that has a value on both sides, sorted by condition.
 
     Pairing takes the differences between conditions, usually the largest part of the spread, out.

@@ -160,6 +160,4 @@ def group_cards(
     ]
     found.sort(key=lambda pair: (pair[0].record.batch, pair[0].record.group_id))
     chosen = set(spread_choice([group for group, _ in found], embedded))
-    return tuple(
-        group_card(group, owner, media, index in chosen) for index, (group, owner) in enumerate(found)
-    )
+    return tuple(group_card(group, owner, media, index in chosen) for index, (group, owner) in enumerate(found))

@@ -41,9 +41,7 @@ def comparison_headline(runs: Sequence[NamedRun]) -> Headline:
         whole = run_headline(main[0][1], main[0][0].finished, control)
         return replace(whole, sentences=whole.sentences[:2])
     if len(main) < 2:
-        return Headline(
-            "Controls only", "neutral", ("Only control runs were given: their movement is drift.",)
-        )
+        return Headline("Controls only", "neutral", ("Only control runs were given: their movement is drift.",))
     return _pair_headline(main[0], main[1])
 
 
@@ -67,9 +65,7 @@ def _pair_headline(left: NamedRun, right: NamedRun) -> Headline:
     if excess is None:
         return Headline("No common held-out conditions", "caution", tuple(sentences))
     ends = (excess.low, excess.high)
-    sentences.append(
-        f"Difference on the same {plural(len(shared), 'condition')}: {change(excess.mean, ends)} points."
-    )
+    sentences.append(f"Difference on the same {plural(len(shared), 'condition')}: {change(excess.mean, ends)} points.")
     sentences.append("No control run stands beside them.")
     verdict = f"{left[0].name} gained more" if excess.above_zero else f"{right[0].name} gained more"
     if not excess.above_zero and not excess.below_zero:
@@ -109,10 +105,7 @@ def comparison_section(runs: Sequence[NamedRun]) -> Section:
     )
     trained = [run for _, run in order if run.metrics]
     distance, spread = (
-        tuple(
-            replace(series, y=column(run.metrics, field))
-            for series, run in zip(training, trained, strict=True)
-        )
+        tuple(replace(series, y=column(run.metrics, field)) for series, run in zip(training, trained, strict=True))
         for field in ("distance_live_reference", "std_within")
     )
     blocks: list[Block] = [
@@ -177,9 +170,7 @@ def _gain_table(runs: Sequence[NamedRun]) -> Table:
         Column("alarms", True, 0),
         Column("warnings", True, 0),
     )
-    return Table(
-        "gains", "Held-out gain", columns, tuple(rows), "heldout.jsonl: scores; metrics.jsonl; alarms.jsonl"
-    )
+    return Table("gains", "Held-out gain", columns, tuple(rows), "heldout.jsonl: scores; metrics.jsonl; alarms.jsonl")
 
 
 def _config_table(runs: Sequence[NamedRun]) -> Table | None:

@@ -86,9 +86,7 @@ def _pool_chart(records: Sequence[ConditionRecord], key: str, title: str, field:
         series.append(BarSeries(label, tuple(float(counts[name]) for name in names), colour))
     labels = tuple(str(name) or "(none)" for name in names)
     source = f"{CONDITIONS_SOURCE}: {field}, pool"
-    return BarChart(
-        key, title, field.replace("_", " "), "conditions", labels, tuple(series), source, stacked=True
-    )
+    return BarChart(key, title, field.replace("_", " "), "conditions", labels, tuple(series), source, stacked=True)
 
 
 def _counted(names: Iterable[str]) -> tuple[tuple[str, int], ...]:

@@ -80,9 +80,7 @@ def heldout_gallery(source: Source, gain: Gain, context: ReportContext) -> Galle
     )
 
 
-def _card(
-    condition: str, rank: int, pair: tuple[StoredGroup, StoredGroup], sides: _Sides, *, embed: bool
-) -> Card:
+def _card(condition: str, rank: int, pair: tuple[StoredGroup, StoredGroup], sides: _Sides, *, embed: bool) -> Card:
     old, new = pair
     gain = sides.gain
     videos = [group_video(old, "reference", "real clip", sides.media, embed)]

@@ -79,9 +79,7 @@ def _verdict(result: Mapping[str, Any]) -> tuple[str, Tone]:
         if key in result and isinstance(result[key], str | bool):
             word = str(result[key]).lower()
             tone: Tone = "good" if word in GOOD_WORDS else "bad" if word in BAD_WORDS else "caution"
-            text = {"true": "Passed", "false": "Failed"}.get(
-                word, str(result[key]).replace("_", " ").capitalize()
-            )
+            text = {"true": "Passed", "false": "Failed"}.get(word, str(result[key]).replace("_", " ").capitalize())
             return text, tone
     return "", "neutral"
 
@@ -117,9 +115,7 @@ def _pairs(key: str, values: Mapping[str, Any], source: str) -> Table:
 def _records(key: str, records: Sequence[Mapping[str, Any]], source: str) -> Table:
     names = list(dict.fromkeys(name for record in records for name in record))
     numeric = {
-        name: all(
-            isinstance(r.get(name), int | float | None) and not isinstance(r.get(name), bool) for r in records
-        )
+        name: all(isinstance(r.get(name), int | float | None) and not isinstance(r.get(name), bool) for r in records)
         for name in names
     }
     columns = tuple(Column(name.replace("_", " "), numeric[name]) for name in names)

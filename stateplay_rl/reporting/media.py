@@ -47,9 +47,7 @@ class MediaTable:
         data = _read(path)
         found = hashlib.sha256(data).hexdigest()
         if sha256 is not None and found != sha256:
-            raise CorruptionError(
-                f"{path} does not match its recorded sha256", "restore the file from a copy"
-            )
+            raise CorruptionError(f"{path} does not match its recorded sha256", "restore the file from a copy")
         key = found[:20]
         if key not in self.embedded:
             self.embedded[key] = base64.b64encode(data).decode("ascii")
@@ -106,6 +104,4 @@ def _read(path: Path) -> bytes:
 
 
 def _missing(path: Path) -> CorruptionError:
-    return CorruptionError(
-        f"{path} cannot be read", f"run `sprl verify dir` on the directory that holds {path.name}"
-    )
+    return CorruptionError(f"{path} cannot be read", f"run `sprl verify dir` on the directory that holds {path.name}")

@@ -122,9 +122,7 @@ def chart_table(stem: str, chart: Chart) -> Table:
                 rows.append((series.label, x, series.y[i], low, high))
     elif isinstance(chart, BarChart):
         rows = [
-            (s.label, name, s.values[i], None, None)
-            for s in chart.series
-            for i, name in enumerate(chart.categories)
+            (s.label, name, s.values[i], None, None) for s in chart.series for i, name in enumerate(chart.categories)
         ]
     elif isinstance(chart, HeatChart):
         rows = [

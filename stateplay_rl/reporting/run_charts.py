@@ -33,8 +33,7 @@ SCORE_RANGE = (0.0, 100.0)
 def _seen(records: Sequence[Record]) -> tuple[float, ...]:
     """x positions: candidates seen, or the line's number where it is missing."""
     return tuple(
-        float(index) if value is None else value
-        for index, value in enumerate(column(records, "candidates_seen"))
+        float(index) if value is None else value for index, value in enumerate(column(records, "candidates_seen"))
     )
 
 
@@ -66,9 +65,7 @@ def metric_chart(
     return LineChart(key, title, CANDIDATES, y_label, tuple(series), source, caption, thresholds, y_range)
 
 
-def heldout_series(
-    evaluations: Sequence[Evaluation], label: str, colour: int, dashed: bool = False
-) -> Series:
+def heldout_series(evaluations: Sequence[Evaluation], label: str, colour: int, dashed: bool = False) -> Series:
     """Held-out reward of one policy with its 95 % interval."""
     return Series(
         label,
@@ -109,8 +106,7 @@ def class_chart(run: RunData) -> LineChart | None:
     names = sorted({name for e in evaluations for name in e.by_class})
     x = tuple(float(e.candidates_seen) for e in evaluations)
     series = tuple(
-        Series(name, x, tuple(e.by_class.get(name) for e in evaluations), index)
-        for index, name in enumerate(names)
+        Series(name, x, tuple(e.by_class.get(name) for e in evaluations), index) for index, name in enumerate(names)
     )
     if not series:
         return None
@@ -258,6 +254,4 @@ def frozen_chart(evaluations: Sequence[Evaluation]) -> LineChart:
     x = tuple(float(e.candidates_seen) for e in evaluations)
     series = Series("frozen displays", x, tuple(e.frozen_display_share for e in evaluations), 0)
     source = f"{HELDOUT}: frozen_display_share"
-    return LineChart(
-        "frozen", "Frozen displays", CANDIDATES, "share of samples", (series,), source, y_range=(0, 0.1)
-    )
+    return LineChart("frozen", "Frozen displays", CANDIDATES, "share of samples", (series,), source, y_range=(0, 0.1))

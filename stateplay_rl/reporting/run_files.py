@@ -27,9 +27,7 @@ def read_run(source: Source) -> RunData:
     Raises:
         CorruptionError: a damaged line, named by file and number.
     """
-    logs = {
-        name: _log(source, name) for name in (layout.METRICS, layout.HELDOUT, layout.TIMINGS, layout.ALARMS)
-    }
+    logs = {name: _log(source, name) for name in (layout.METRICS, layout.HELDOUT, layout.TIMINGS, layout.ALARMS)}
     return RunData(
         config=source.config,
         metrics=logs[layout.METRICS],

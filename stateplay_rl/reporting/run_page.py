@@ -78,9 +78,7 @@ def _outcome(run: RunData, gain: Gain | None) -> Section:
         unit = "clusters" if run.clusters else "conditions"
         units = f"{gain.interval.clusters} {unit}"
         stats += [
-            Stat(
-                "held-out before", points(gain.before.reward_mean), "heldout.jsonl: reward_mean, first line"
-            ),
+            Stat("held-out before", points(gain.before.reward_mean), "heldout.jsonl: reward_mean, first line"),
             Stat("held-out after", points(gain.after.reward_mean), "heldout.jsonl: reward_mean, last line"),
             Stat(
                 "gain, 95 % interval",
@@ -99,9 +97,7 @@ def _outcome(run: RunData, gain: Gain | None) -> Section:
         steps = [int(v) for v in column(run.metrics, "optimizer_steps") if v is not None]
         detail = f"{plural(len(run.metrics), 'batch', 'batches')}"
         if steps:
-            stats.append(
-                Stat("optimizer steps", compact(steps[-1]), "metrics.jsonl: optimizer_steps", detail)
-            )
+            stats.append(Stat("optimizer steps", compact(steps[-1]), "metrics.jsonl: optimizer_steps", detail))
     charts: list[Chart | None] = [run_charts.reward_chart(run)] if run.metrics or run.evaluations else []
     if gain is not None:
         charts.append(run_charts.change_chart(gain))
@@ -117,9 +113,7 @@ def _before_after(source: Source, gain: Gain | None, context: ReportContext) -> 
         return None
     gallery = heldout_gallery(source, gain, context)
     if gallery is None:
-        return Section(
-            "gallery", "Before and after", (Prose("The videos of these evaluations were not kept."),)
-        )
+        return Section("gallery", "Before and after", (Prose("The videos of these evaluations were not kept."),))
     return Section("gallery", "Before and after", (gallery,))
 
 
@@ -210,14 +204,10 @@ def _policy(run: RunData) -> Section:
 
 
 def _loss(run: RunData) -> Section:
-    absent = [
-        name for name in LOSS_PARTS if not any(v is not None for v in column(run.metrics, "loss", name))
-    ]
+    absent = [name for name in LOSS_PARTS if not any(v is not None for v in column(run.metrics, "loss", name))]
     caption = f"Not computed in this run: {', '.join(absent)}." if absent and run.metrics else ""
     if mapping_of(run.config, "loss").get("full_schedule") is False:
-        caption += (
-            " One noise level is drawn per visit, a cost choice; the paper's appendix trains every one."
-        )
+        caption += " One noise level is drawn per visit, a cost choice; the paper's appendix trains every one."
     parts = [(name.replace("_", " "), ("loss", name)) for name in LOSS_PARTS]
     thirds = [(f"{name} sigma", ("loss_by_sigma", name)) for name in ("low", "mid", "high")]
     chart = run_charts.metric_chart

@@ -33,12 +33,9 @@ def read_scores(folder: Path) -> ScoreFiles:
     table = ScoreTable.read(folder / layout.SCORES)
     lines = read_verdicts(folder)
     scores = {
-        group.group_id: tuple(_outcome(row, lines.get(group.group_id, {})) for row in group.rows)
-        for group in table
+        group.group_id: tuple(_outcome(row, lines.get(group.group_id, {})) for row in group.rows) for group in table
     }
-    classes = {
-        name: str(line["mechanics_class"]) for name, line in lines.items() if "mechanics_class" in line
-    }
+    classes = {name: str(line["mechanics_class"]) for name, line in lines.items() if "mechanics_class" in line}
     return ScoreFiles(scores, classes)
 
 

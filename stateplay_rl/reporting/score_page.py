@@ -171,9 +171,7 @@ def _headline(scores: Scores) -> Headline:
     ]
     if missing:
         sentences.append(f"{plural(missing, 'group')} without a full judgement: counted apart, never as 0.")
-    return Headline(
-        f"Mean score {points(mean(values))}", "caution" if missing else "neutral", tuple(sentences)
-    )
+    return Headline(f"Mean score {points(mean(values))}", "caution" if missing else "neutral", tuple(sentences))
 
 
 def _score_blocks(scores: Scores) -> tuple[Block, ...]:
@@ -226,8 +224,7 @@ def _tables(scores: Scores, classes: Mapping[str, str]) -> tuple[Block, ...]:
         blocks.append(_class_table(_complete(scores), classes))
     width = max((len(outcomes) for outcomes in scores.values()), default=0)
     by_position = [
-        (f"candidate {k}", *_summary([o[k].score for o in scores.values() if k < len(o)]))
-        for k in range(width)
+        (f"candidate {k}", *_summary([o[k].score for o in scores.values() if k < len(o)])) for k in range(width)
     ]
     columns = (
         Column("position"),
@@ -244,14 +241,10 @@ def _tables(scores: Scores, classes: Mapping[str, str]) -> tuple[Block, ...]:
         if outcome.score is None
     )
     if reasons:
-        rows = tuple(
-            (reason, number) for reason, number in sorted(reasons.items(), key=lambda x: (-x[1], x[0]))
-        )
+        rows = tuple((reason, number) for reason, number in sorted(reasons.items(), key=lambda x: (-x[1], x[0])))
         reason_columns = (Column("reason"), Column("candidates", True))
         blocks.append(
-            Table(
-                "missing", "Missing scores by reason", reason_columns, rows, "scores.parquet: status, reason"
-            )
+            Table("missing", "Missing scores by reason", reason_columns, rows, "scores.parquet: status, reason")
         )
     return tuple(blocks)
 

@@ -112,9 +112,7 @@ def _runs(series: Series, *columns: Sequence[float | None]) -> list[list[int]]:
     return [stretch for stretch in stretches if stretch]
 
 
-def _points(
-    indices: Sequence[int], series: Series, column: Sequence[float | None], x_s: Scale, y_s: Scale
-) -> str:
+def _points(indices: Sequence[int], series: Series, column: Sequence[float | None], x_s: Scale, y_s: Scale) -> str:
     pairs = ((x_s(series.x[i]), column[i]) for i in indices)
     return " ".join(f"{x},{y_s(value)}" for x, value in pairs if value is not None)
 
@@ -186,10 +184,7 @@ def _category_marks(names: Sequence[str], width: float, position: Callable[[int]
 def bar_limits(chart: BarChart) -> tuple[float, float]:
     """Lowest and highest bar end, 0 included."""
     if chart.stacked:
-        totals = [
-            sum(series.values[index] or 0.0 for series in chart.series)
-            for index in range(len(chart.categories))
-        ]
+        totals = [sum(series.values[index] or 0.0 for series in chart.series) for index in range(len(chart.categories))]
     else:
         totals = [value for series in chart.series for value in series.values if value is not None]
     return min([0.0, *totals]), max([0.0, *totals]) or 1.0

@@ -156,7 +156,5 @@ def gather_alarms(records: tuple[Record, ...]) -> tuple[Alarm, ...]:
             where = f"{plural(len(members), 'time')}, {span}; "
         detail = f"{where}last value {compact(value)}, threshold {compact(limit)} (alarms.jsonl)"
         kind = "alarm" if severity == "alarm" else "warning"
-        gathered.append(
-            Alarm(name, "alarm" if kind == "alarm" else "warning", str(last.get("message", "")), detail)
-        )
+        gathered.append(Alarm(name, "alarm" if kind == "alarm" else "warning", str(last.get("message", "")), detail))
     return tuple(gathered)

@@ -123,9 +123,7 @@ def _stem(config: AuditConfig, targets: Targets) -> str:
     if config.checkpoint is None:
         return Path(str(config.world)).stem
     name = targets.checkpoint[0].name
-    return (
-        name.removesuffix(".index.json").partition(".safetensors")[0].removesuffix(".pt").removesuffix(".pth")
-    )
+    return name.removesuffix(".index.json").partition(".safetensors")[0].removesuffix(".pt").removesuffix(".pth")
 
 
 def _examine(config: AuditConfig, targets: Targets) -> Examination:
@@ -196,9 +194,7 @@ def _audit_json(
         "scan": config.scan,
         "allow_init": config.allow_init,
         "files": [_file_json(role, facts, sha256) for role, facts in files],
-        "prefixes": {
-            f"{given.role}: {text}": n for given in evidence.given for text, n in given.removed.items()
-        },
+        "prefixes": {f"{given.role}: {text}": n for given in evidence.given for text, n in given.removed.items()},
         "name_map": {
             placed.facts.name: placed.name
             for given in evidence.given
@@ -237,7 +233,5 @@ def _reopened(folder: Path) -> AuditSummary:
         path = Path(file["path"])
         stat = path.stat() if path.exists() else None
         if stat is None or (stat.st_size, stat.st_mtime_ns) != (file["size"], file["mtime_ns"]):
-            raise UsageError(
-                f"{path} is no longer the file that {folder} audited", "run again with --overwrite"
-            )
+            raise UsageError(f"{path} is no longer the file that {folder} audited", "run again with --overwrite")
     return AuditSummary(folder, audit, already_done=True)

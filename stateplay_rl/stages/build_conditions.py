@@ -52,9 +52,7 @@ class ConditionSources:
             raise UsageError("give either --csv FILE or --clips DIR", "sprl build-conditions --help")
         if self.clips is not None:
             if self.data_root is not None:
-                raise UsageError(
-                    "--data-root belongs to --csv; clip folders hold their own files", "leave it out"
-                )
+                raise UsageError("--data-root belongs to --csv; clip folders hold their own files", "leave it out")
             return read_clips(self.clips)
         assert self.csv is not None
         return read_csv(self.csv, self.data_root)

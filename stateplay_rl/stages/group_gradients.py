@@ -39,9 +39,7 @@ class GroupData:
         """The one condition of a call, a row per id."""
         if self._encoded is None or self._encoded.condition_ids != tuple(ids[:1]):
             record = self._conditions.by_id(ids[0])
-            self._encoded = self._world.encode_conditions(
-                [condition_inputs(self._conditions, record, self._world)]
-            )
+            self._encoded = self._world.encode_conditions([condition_inputs(self._conditions, record, self._world)])
         return self._encoded.select([0] * len(ids))
 
     def latents_of(self, sample: Sample) -> Tensor:

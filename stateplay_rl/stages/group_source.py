@@ -73,9 +73,7 @@ def open_groups(path: Path) -> GroupSource:
         CorruptionError: two groups with one id.
     """
     if not path.is_dir():
-        raise InputError(
-            f"no directory {path}", "give a directory that `sprl rollout` or `sprl train-nft` wrote"
-        )
+        raise InputError(f"no directory {path}", "give a directory that `sprl rollout` or `sprl train-nft` wrote")
     run = _open_run_of(path)
     if run is None:
         manifest = read_manifest(path)

@@ -95,9 +95,7 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
         table = output.path / layout.SCORES
         output.hasher.record(table, write_score_table(table, lines))
         summary = _summary(output.path, judge.judge_id, lines)
-        plain = {
-            name: value for name, value in asdict(summary).items() if name not in ("out", "already_done")
-        }
+        plain = {name: value for name, value in asdict(summary).items() if name not in ("out", "already_done")}
         output.write_json(layout.SUMMARY, plain)
         output.seal(
             extra={

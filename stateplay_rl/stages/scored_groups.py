@@ -164,9 +164,7 @@ def _conditions_of(groups: Path, record: Manifest | UnfinishedRecord) -> Path:
     return Path(os.path.normpath(groups.absolute() / record.inputs["conditions"].path))
 
 
-def _sampling_of(
-    groups: Path, record: Manifest | UnfinishedRecord, found: Sequence[ScoredGroup]
-) -> SamplingConfig:
+def _sampling_of(groups: Path, record: Manifest | UnfinishedRecord, found: Sequence[ScoredGroup]) -> SamplingConfig:
     """How all these candidates were drawn: the grid of noise levels that training would visit."""
     config: Mapping[str, Any] = record.config
     try:

@@ -134,8 +134,7 @@ def _groups_of_policy(found: ScoredGroups, world: NativeWorld, config: SignalCon
     if strangers:
         record = strangers[0].record
         raise InputError(
-            f"group {record.group_id} is of world {record.world_sha256[:12]}, {config.world} is "
-            f"{world.sha256[:12]}",
+            f"group {record.group_id} is of world {record.world_sha256[:12]}, {config.world} is {world.sha256[:12]}",
             "give the world that rolled the groups out: --world",
         )
     loaded = policy_sha256(world, "live")
@@ -260,9 +259,7 @@ def _threshold(name: str, reached: bool, detail: str) -> CheckLine:
 def _left_out(found: ScoredGroups, used: int) -> list[str]:
     words = []
     if len(found.groups) > used:
-        words.append(
-            f"{used} of {len(found.groups)} judged groups were used: the loaded policy's, up to `limit`."
-        )
+        words.append(f"{used} of {len(found.groups)} judged groups were used: the loaded policy's, up to `limit`.")
     if found.unjudged:
         words.append(f"{found.unjudged} groups have no full judgement and were left out.")
     return words

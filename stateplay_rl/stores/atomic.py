@@ -50,9 +50,7 @@ def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
             hint = "make the folder writable, or choose another --out; then run again with --resume"
             raise OutsideError(f"cannot write {path}: {error.strerror}{need}", hint) from error
         if error.errno == errno.EIO:
-            raise OutsideError(
-                f"cannot write {path}: {error.strerror}", "check the disk, then --resume"
-            ) from error
+            raise OutsideError(f"cannot write {path}: {error.strerror}", "check the disk, then --resume") from error
         raise
 
 

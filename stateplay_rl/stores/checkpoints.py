@@ -104,8 +104,7 @@ class CheckpointStore:
             self._step_back(step)
         with atomic.atomic_dir(final, replace=True) as temp:
             files = {
-                file: _save_tensors(temp / file, parts[name], final / file)
-                for name, file in _TENSOR_FILES.items()
+                file: _save_tensors(temp / file, parts[name], final / file) for name, file in _TENSOR_FILES.items()
             }
             value = {
                 "version": CHECKPOINT_VERSION,
@@ -139,8 +138,7 @@ class CheckpointStore:
         hint = self._offer(chosen)
         value, sha256 = _read_state(folder / layout.CHECKPOINT_STATE, chosen, hint)
         tensors = {
-            name: _load_tensors(folder / file, value["files"].get(file), hint)
-            for name, file in _TENSOR_FILES.items()
+            name: _load_tensors(folder / file, value["files"].get(file), hint) for name, file in _TENSOR_FILES.items()
         }
         return Checkpoint(chosen, folder, CheckpointPayload(**tensors, state=value["state"]), sha256)
 

@@ -141,9 +141,7 @@ def write_condition_files(
     ]
     out.write_bytes(layout.actions_file(condition_id), tables.table_bytes(ACTION_COLUMNS, actions))
     columns = {name: "float" if values.dtype.kind == "f" else "int" for name, values in states.items()}
-    table = [
-        {name: values[row].item() for name, values in states.items()} for row in range(rows if states else 0)
-    ]
+    table = [{name: values[row].item() for name, values in states.items()} for row in range(rows if states else 0)]
     if states:
         out.write_bytes(layout.states_file(condition_id), tables.table_bytes(columns, table))
 
@@ -176,9 +174,7 @@ def write_conditions(
 class ConditionStore:
     """A sealed conditions directory. Every file is checked against the manifest when it is read."""
 
-    def __init__(
-        self, manifest: Manifest, records: Sequence[ConditionRecord], data_root: Path | None
-    ) -> None:
+    def __init__(self, manifest: Manifest, records: Sequence[ConditionRecord], data_root: Path | None) -> None:
         self.manifest = manifest
         self.records = tuple(sorted(records, key=lambda record: record.order))
         self.data_root = data_root
@@ -212,9 +208,7 @@ class ConditionStore:
         if len({record.condition_id for record in records}) != len(records):
             raise CorruptionError(f"{path / layout.CONDITIONS}: column 'condition_id' has duplicates", _HINT)
         recorded = manifest.extra.get(DATA_ROOT)
-        root = (
-            data_root if data_root is not None else (path / recorded if isinstance(recorded, str) else None)
-        )
+        root = data_root if data_root is not None else (path / recorded if isinstance(recorded, str) else None)
         return cls(manifest, records, root)
 
     @property
@@ -237,9 +231,7 @@ class ConditionStore:
             InputError: not in this directory.
         """
         if condition_id not in self._by_id:
-            raise InputError(
-                f"{self.root} has no condition {condition_id!r}", "use the conditions of that run"
-            )
+            raise InputError(f"{self.root} has no condition {condition_id!r}", "use the conditions of that run")
         return self._by_id[condition_id]
 
     def select(self, pool: Pool | None = None) -> tuple[ConditionRecord, ...]:
@@ -265,9 +257,7 @@ class ConditionStore:
         rows = tables.read_table(self.root / name, ACTION_COLUMNS, read_checked(self.manifest, name))
         if len(rows) != record.action_rows:
             raise CorruptionError(f"{self.root / name} has {len(rows)} rows, not {record.action_rows}", _HINT)
-        return np.array([[row[prefix + b] for b in BUTTONS] for row in rows], np.int32).reshape(
-            -1, len(BUTTONS)
-        )
+        return np.array([[row[prefix + b] for b in BUTTONS] for row in rows], np.int32).reshape(-1, len(BUTTONS))
 
     def states(self, condition_id: str) -> dict[str, np.ndarray]:
         """True game state by column, [R] each: for evaluation only. Empty when the source had none."""
@@ -285,19 +275,13 @@ class ConditionStore:
         if record.clip is None:
             return None
         if self.data_root is None or not self.data_root.is_dir():
-            raise InputError(
-                f"data root {self.data_root} of {self.root} does not exist", "give it with --data-root"
-            )
+            raise InputError(f"data root {self.data_root} of {self.root} does not exist", "give it with --data-root")
         root = self.data_root.resolve()
         path = (root / record.clip).resolve()
         if root not in path.parents:
-            raise InputError(
-                f"clip {record.clip!r} of condition {record.condition_id} lies outside {root}", _HINT
-            )
+            raise InputError(f"clip {record.clip!r} of condition {record.condition_id} lies outside {root}", _HINT)
         if not path.is_file():
-            raise InputError(
-                f"clip {path} of condition {record.condition_id} does not exist", "give --data-root"
-            )
+            raise InputError(f"clip {path} of condition {record.condition_id} does not exist", "give --data-root")
         return path
 
 

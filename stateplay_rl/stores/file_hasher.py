@@ -25,10 +25,6 @@ class FileHasher:
         """Size and hash of a file, read again only when it is not known or has changed."""
         status = path.stat()
         known = self._known.get(path)
-        if (
-            known is not None
-            and known[:2] == (status.st_mtime_ns, status.st_ino)
-            and known[2].size == status.st_size
-        ):
+        if known is not None and known[:2] == (status.st_mtime_ns, status.st_ino) and known[2].size == status.st_size:
             return known[2]
         return FileRef(status.st_size, atomic.sha256_file(path))

@@ -181,9 +181,7 @@ class GroupStore:
             folder.mkdir(parents=True)
             atomic.fsync_folder(self.root)
         files = {layout.FIRST_FRAME: atomic.write_bytes(folder / layout.FIRST_FRAME, png_bytes(first_frame))}
-        for k, (latents_CfHW, frames_ThwC) in enumerate(
-            zip(candidate_latents, candidate_frames, strict=True)
-        ):
+        for k, (latents_CfHW, frames_ThwC) in enumerate(zip(candidate_latents, candidate_frames, strict=True)):
             name = layout.candidate_latents_file(k)
             files[name] = atomic.write_bytes(folder / name, latents_bytes(latents_CfHW))
             files[layout.candidate_video_file(k)] = _write_video(
@@ -210,9 +208,7 @@ class GroupStore:
         try:
             data = file.read_bytes()
         except FileNotFoundError as error:
-            raise InputError(
-                f"{self.root} has no finished group {group_id!r}", "check the group id"
-            ) from error
+            raise InputError(f"{self.root} has no finished group {group_id!r}", "check the group id") from error
         record, files = _parse_group(file, data)
         if record.group_id != group_id:
             raise CorruptionError(f"{file}: field 'group_id' is {record.group_id!r}", _HINT)
@@ -233,9 +229,7 @@ def latents_bytes(latents_CfHW: Tensor) -> bytes:
     from safetensors.torch import save
 
     if latents_CfHW.dtype != torch.bfloat16 or latents_CfHW.ndim != 4:
-        raise ValueError(
-            f"latents must be bfloat16 [C, f, H, W], got {latents_CfHW.dtype} {latents_CfHW.shape}"
-        )
+        raise ValueError(f"latents must be bfloat16 [C, f, H, W], got {latents_CfHW.dtype} {latents_CfHW.shape}")
     if not bool(torch.isfinite(latents_CfHW).all()):
         raise ValueError("latents hold NaN or infinity")
     data: bytes = save({"latents": latents_CfHW.detach().cpu().contiguous()})
@@ -273,9 +267,7 @@ def _parse_group(file: Path, data: bytes) -> tuple[GroupRecord, dict[str, str]]:
         raw: dict[str, Any] = json.loads(data)
         version = raw.pop("version")
         if version > GROUP_VERSION:
-            raise InputError(
-                f"{file} has version {version}, this sprl reads {GROUP_VERSION}", "upgrade stateplay-rl"
-            )
+            raise InputError(f"{file} has version {version}, this sprl reads {GROUP_VERSION}", "upgrade stateplay-rl")
         files = {layout.safe_name(name, "file"): str(sha256) for name, sha256 in raw.pop("files").items()}
         for name in ("seeds", "latents_sha256", "frames_sha256"):
             raw[name] = tuple(raw[name])
@@ -335,9 +327,7 @@ class GroupRow:
 def write_groups_parquet(path: Path, rows: Sequence[GroupRow]) -> str:
     """Write the index of a groups directory, sorted by batch and group id; returns its sha256."""
     ordered = sorted(rows, key=lambda row: (row.batch, row.group_id))
-    return tables.write_table(
-        path, GROUP_COLUMNS, [{**vars(row), "seeds": list(row.seeds)} for row in ordered]
-    )
+    return tables.write_table(path, GROUP_COLUMNS, [{**vars(row), "seeds": list(row.seeds)} for row in ordered])
 
 
 def read_groups_parquet(path: Path) -> tuple[GroupRow, ...]:

@@ -34,9 +34,7 @@ class LineLog:
             ValueError: NaN or infinity in the record: a missing value is null.
             OutsideError: disk full or read-only; the log is cut back to its last whole line.
         """
-        line = (
-            json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")).encode() + b"\n"
-        )
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")).encode() + b"\n"
         before = self.size
         is_new = not self.path.exists()
         with disk_errors(self.path, len(line)):
@@ -103,9 +101,7 @@ def read_lines(path: Path, *, allow_open_end: bool = False) -> Iterator[dict[str
                 record = json.loads(line)
             except ValueError as error:
                 what = "is cut off" if not line.endswith(b"\n") else f"is not valid JSON ({error})"
-                raise CorruptionError(
-                    f"{path}: line {number} {what}", "resume the run, or cut the line"
-                ) from error
+                raise CorruptionError(f"{path}: line {number} {what}", "resume the run, or cut the line") from error
             if not isinstance(record, dict) or not line.endswith(b"\n"):
                 raise CorruptionError(f"{path}: line {number} is not a whole JSON object", "resume the run")
             yield record

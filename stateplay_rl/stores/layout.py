@@ -109,9 +109,7 @@ def safe_name(name: str, what: str) -> str:
         InputError: empty, too long, hidden, or with characters outside ``A-Z a-z 0-9 . _ + -``.
     """
     if _SAFE_NAME.fullmatch(name) is None:
-        raise InputError(
-            f"{what} {name!r} cannot be a file name", "use 1-128 letters, digits and . _ + - only"
-        )
+        raise InputError(f"{what} {name!r} cannot be a file name", "use 1-128 letters, digits and . _ + - only")
     return name
 
 

@@ -80,9 +80,7 @@ class Ledger:
                 with transaction(database, path):
                     database.execute("INSERT INTO meta VALUES ('version', ?)", (str(LEDGER_VERSION),))
                     rows = enumerate(condition_ids_in_order)
-                    database.executemany(
-                        "INSERT INTO conditions (position, condition_id) VALUES (?, ?)", rows
-                    )
+                    database.executemany("INSERT INTO conditions (position, condition_id) VALUES (?, ?)", rows)
             finally:
                 database.close()
         return cls.open(path)
@@ -129,14 +127,11 @@ class Ledger:
             members = tuple(entry.condition_id for entry in self.members(batch))
             if members:
                 if len(members) != count:
-                    raise ValueError(
-                        f"batch {batch} was reserved with {len(members)} conditions, not {count}"
-                    )
+                    raise ValueError(f"batch {batch} was reserved with {len(members)} conditions, not {count}")
                 return members
             self._check_sequence(batch)
             rows = self._database.execute(
-                "SELECT position, condition_id FROM conditions WHERE state = 'unseen' "
-                "ORDER BY position LIMIT ?",
+                "SELECT position, condition_id FROM conditions WHERE state = 'unseen' ORDER BY position LIMIT ?",
                 (count,),
             ).fetchall()
             if len(rows) < count:
@@ -218,8 +213,7 @@ class Ledger:
             ):
                 return
             self._database.execute(
-                "UPDATE conditions SET state = ?, group_id = coalesce(?, group_id), reason = ? "
-                "WHERE condition_id = ?",
+                "UPDATE conditions SET state = ?, group_id = coalesce(?, group_id), reason = ? WHERE condition_id = ?",
                 (state, group_id, reason, condition_id),
             )
 
@@ -238,9 +232,7 @@ class Ledger:
             InputError: not in this ledger.
         """
         with sqlite_errors(self.path):
-            row = self._database.execute(
-                "SELECT * FROM conditions WHERE condition_id = ?", (condition_id,)
-            ).fetchone()
+            row = self._database.execute("SELECT * FROM conditions WHERE condition_id = ?", (condition_id,)).fetchone()
         if row is None:
             raise InputError(f"{self.path} has no condition {condition_id!r}", "use the run's own conditions")
         return LedgerEntry(*row)
@@ -248,9 +240,7 @@ class Ledger:
     def members(self, batch: int) -> tuple[LedgerEntry, ...]:
         """Conditions of a batch in order; empty when it is not reserved."""
         with sqlite_errors(self.path):
-            rows = self._database.execute(
-                "SELECT * FROM conditions WHERE batch = ? ORDER BY position", (batch,)
-            )
+            rows = self._database.execute("SELECT * FROM conditions WHERE batch = ? ORDER BY position", (batch,))
             return tuple(LedgerEntry(*row) for row in rows)
 
     def entries(self) -> tuple[LedgerEntry, ...]:
@@ -269,9 +259,7 @@ class Ledger:
         """Number of conditions in each state, zeros included."""
         counts: dict[LedgerState, int] = dict.fromkeys(get_args(LedgerState), 0)
         with sqlite_errors(self.path):
-            for state, count in self._database.execute(
-                "SELECT state, count(*) FROM conditions GROUP BY state"
-            ):
+            for state, count in self._database.execute("SELECT state, count(*) FROM conditions GROUP BY state"):
                 counts[state] = count
         return counts
 

@@ -151,9 +151,7 @@ class OutputDirectory:
             yield writer
         self.hasher.record(self.path / name, writer.sha256)
 
-    def seal(
-        self, extra: Mapping[str, Any] | None = None, seeds: Mapping[str, Any] | None = None
-    ) -> Manifest:
+    def seal(self, extra: Mapping[str, Any] | None = None, seeds: Mapping[str, Any] | None = None) -> Manifest:
         """Hash what is not hashed yet, write the manifest last, release the lock.
 
         Args:
@@ -251,9 +249,7 @@ def _prepare(request: OutputRequest, lock: DirectoryLock) -> OutputDirectory:
     return OutputDirectory(out, record, lock)
 
 
-def _record(
-    request: OutputRequest, run_id: str, started_utc: str, earlier: Sequence[str] = ()
-) -> UnfinishedRecord:
+def _record(request: OutputRequest, run_id: str, started_utc: str, earlier: Sequence[str] = ()) -> UnfinishedRecord:
     config = config_dict(request.config)
     return UnfinishedRecord(
         schema=request.schema,

@@ -38,9 +38,7 @@ def decode_png(data: bytes, source: Path) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
             if image.width * image.height > _MAX_PIXELS:
-                raise CorruptionError(
-                    f"{source} claims {image.width}x{image.height} pixels", "replace the file"
-                )
+                raise CorruptionError(f"{source} claims {image.width}x{image.height} pixels", "replace the file")
             return np.asarray(image.convert("RGB")).copy()
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
         if isinstance(error, CorruptionError):

@@ -40,9 +40,7 @@ def refuse_overlap(out: Path, inputs: Mapping[str, Path], protected: Sequence[Pa
             relation = "would contain"
         else:
             continue
-        raise OutputError(
-            f"output {out} {relation} {what} {path}", "choose another --out outside of all inputs"
-        )
+        raise OutputError(f"output {out} {relation} {what} {path}", "choose another --out outside of all inputs")
 
 
 def _inside(path: Path, folder: Path) -> bool:

@@ -51,9 +51,7 @@ def refuse_state(request: OutputRequest) -> None:
 
 def _refuse_sealed(request: OutputRequest) -> None:
     if not request.resume:
-        raise OutputError(
-            f"output {request.out} is finished", "choose another --out, or replace it with --overwrite"
-        )
+        raise OutputError(f"output {request.out} is finished", "choose another --out, or replace it with --overwrite")
     manifest = read_manifest(request.out, schema=request.schema)
     if not request.extend:
         _refuse_other(request, manifest.config, manifest.inputs, manifest.command)
@@ -68,8 +66,7 @@ def _refuse_unfinished(request: OutputRequest) -> None:
         )
     if record.version > request.version:
         raise OutputError(
-            f"output {request.out} was begun with schema version {record.version}, "
-            f"this sprl writes {request.version}",
+            f"output {request.out} was begun with schema version {record.version}, this sprl writes {request.version}",
             "upgrade stateplay-rl and run again with --resume",
         )
     if not request.resume:

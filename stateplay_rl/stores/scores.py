@@ -48,11 +48,7 @@ class ScoreRow:
         if self.status not in get_args(ScoreStatus):
             raise ValueError(f"{where}: field 'status' is {self.status!r}")
         if self.status == "scored":
-            if (
-                self.score is None
-                or not math.isfinite(self.score)
-                or not SCORE_MIN <= self.score <= SCORE_MAX
-            ):
+            if self.score is None or not math.isfinite(self.score) or not SCORE_MIN <= self.score <= SCORE_MAX:
                 raise ValueError(f"{where}: field 'score' is {self.score}, not in 0..100")
         elif self.score is not None or not self.reason:
             raise ValueError(f"{where}: status {self.status!r} needs a null score and a reason")
@@ -99,9 +95,7 @@ class ScoreTable:
             grouped.setdefault(row.group_id, []).append(row)
         for group_id, members in grouped.items():
             if [row.candidate for row in members] != list(range(len(members))):
-                raise ValueError(
-                    f"group {group_id}: field 'candidate' is {[row.candidate for row in members]}"
-                )
+                raise ValueError(f"group {group_id}: field 'candidate' is {[row.candidate for row in members]}")
         self._groups = {group_id: GroupScores(group_id, tuple(rows)) for group_id, rows in grouped.items()}
 
     def __len__(self) -> int:

@@ -108,9 +108,7 @@ def read_manifest(path: Path, *, schema: str | None = None, verify_files: bool =
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _absent(path, schema) from error
     except OSError as error:
-        raise InputError(
-            f"cannot read {file}: {error.strerror}", "check the path and its permissions"
-        ) from error
+        raise InputError(f"cannot read {file}: {error.strerror}", "check the path and its permissions") from error
     manifest = _parse(path, data)
     _check_schema(manifest, schema)
     if verify_files:
@@ -138,9 +136,7 @@ def _json_object(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise CorruptionError(
-            f"{file} is not readable JSON", "restore it, or start over with --overwrite"
-        ) from error
+        raise CorruptionError(f"{file} is not readable JSON", "restore it, or start over with --overwrite") from error
     if not isinstance(value, dict):
         raise CorruptionError(f"{file} is not a JSON object", "restore it, or start over with --overwrite")
     return value
@@ -154,19 +150,14 @@ def _parse(path: Path, data: bytes) -> Manifest:
         raise CorruptionError(f"{file} is not valid JSON: {error}", "restore the file from a copy") from error
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if not isinstance(schema, dict) or "name" not in schema or "version" not in schema:
-        raise InputError(
-            f"{file} is not an sprl manifest (field 'schema')", "give a directory written by sprl"
-        )
+        raise InputError(f"{file} is not an sprl manifest (field 'schema')", "give a directory written by sprl")
     try:
         inputs = {name: InputRef(**value) for name, value in raw["inputs"].items()}
         files = {_relative(name, file): FileRef(**value) for name, value in raw["files"].items()}
         return Manifest(
             schema_name=str(schema["name"]),
             schema_version=int(schema["version"]),
-            **{
-                k: raw[k]
-                for k in ("run_id", "command", "config", "seeds", "started_utc", "ended_utc", "versions")
-            },
+            **{k: raw[k] for k in ("run_id", "command", "config", "seeds", "started_utc", "ended_utc", "versions")},
             inputs=inputs,
             files=files,
             extra=raw["extra"],
@@ -176,13 +167,9 @@ def _parse(path: Path, data: bytes) -> Manifest:
             sha256=sha256_bytes(data),
         )
     except KeyError as error:
-        raise CorruptionError(
-            f"{file} lacks field {error.args[0]!r}", "restore the file from a copy"
-        ) from error
+        raise CorruptionError(f"{file} lacks field {error.args[0]!r}", "restore the file from a copy") from error
     except (TypeError, AttributeError, ValueError) as error:
-        raise CorruptionError(
-            f"{file} has a field of the wrong type: {error}", "restore it from a copy"
-        ) from error
+        raise CorruptionError(f"{file} has a field of the wrong type: {error}", "restore it from a copy") from error
 
 
 def _relative(name: str, file: Path) -> str:
@@ -235,9 +222,7 @@ def read_checked(manifest: Manifest, name: str) -> bytes:
     ref = manifest.files.get(name)
     file = manifest.root / name
     if ref is None:
-        raise CorruptionError(
-            f"{file} is not in the manifest of {manifest.root}", "check the directory's origin"
-        )
+        raise CorruptionError(f"{file} is not in the manifest of {manifest.root}", "check the directory's origin")
     try:
         data = file.read_bytes()
     except OSError as error:

@@ -58,9 +58,7 @@ def list_segments(run: Path) -> tuple[Segment, ...]:
         if segment.index != position:
             raise CorruptionError(f"{folder}: segment {position:03d} is missing", "restore it from a copy")
         if not segment.sealed and position < len(found) - 1:
-            raise CorruptionError(
-                f"{segment.path} is not sealed but a later one exists", "restore it from a copy"
-            )
+            raise CorruptionError(f"{segment.path} is not sealed but a later one exists", "restore it from a copy")
     return tuple(found)
 
 

@@ -65,9 +65,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     else:
         query = "?mode=rwc"
     with sqlite_errors(path):
-        database = sqlite3.connect(
-            f"file:{name}{query}", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
-        )
+        database = sqlite3.connect(f"file:{name}{query}", uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
         if not read_only:
             database.execute("PRAGMA journal_mode=DELETE")
             database.execute("PRAGMA synchronous=FULL")

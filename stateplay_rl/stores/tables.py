@@ -37,9 +37,7 @@ def arrow_schema(columns: Columns) -> pa.Schema:
         "int[]": pa.list_(pa.int64()),
         "int[][]": pa.list_(pa.list_(pa.int64())),
     }
-    return pa.schema(
-        [pa.field(n, simple[t.rstrip("?")], nullable=t.endswith("?")) for n, t in columns.items()]
-    )
+    return pa.schema([pa.field(n, simple[t.rstrip("?")], nullable=t.endswith("?")) for n, t in columns.items()])
 
 
 def table_bytes(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -89,9 +87,7 @@ def read_table(source: Path, columns: Columns, data: bytes | None = None) -> lis
         # A few kilobytes can claim terabytes: look before reading.
         claimed = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
         if claimed > _MAX_TABLE_BYTES:
-            raise CorruptionError(
-                f"{source} claims {claimed} bytes uncompressed, at most {_MAX_TABLE_BYTES}", _HINT
-            )
+            raise CorruptionError(f"{source} claims {claimed} bytes uncompressed, at most {_MAX_TABLE_BYTES}", _HINT)
         _check_columns(source, file.schema_arrow, columns)
         rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
     except (pa.ArrowException, OSError) as error:

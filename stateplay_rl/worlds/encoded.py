@@ -81,8 +81,7 @@ class EncodedStore:
         frames_ThwC = decode_mp4(clip)
         if len(frames_ThwC) < record.frames:
             raise InputError(
-                f"condition {record.condition_id}: {clip} has {len(frames_ThwC)} frames, "
-                f"{record.frames} needed",
+                f"condition {record.condition_id}: {clip} has {len(frames_ThwC)} frames, {record.frames} needed",
                 "build the conditions again",
             )
         frames_ThwC = frames_ThwC[: record.frames]

@@ -51,19 +51,11 @@ def resolve_device(name: str) -> torch.device:
         UsageError: not a device name, or a CUDA device that is not there.
     """
     if name == "auto":
-        return (
-            torch.device("cuda", torch.cuda.current_device())
-            if torch.cuda.is_available()
-            else torch.device("cpu")
-        )
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UsageError(
-            f"device {name!r} is not a device name", "use auto, cpu, cuda or cuda:<n>"
-        ) from error
-    if device.type == "cuda" and (
-        not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
-    ):
+        raise UsageError(f"device {name!r} is not a device name", "use auto, cpu, cuda or cuda:<n>") from error
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise UsageError(f"device {name!r} does not exist here", "use --set world.device=auto")
     return device

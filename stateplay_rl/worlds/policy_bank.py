@@ -196,8 +196,7 @@ class PolicyBank:
     def _refuse_in_window(self, action: str) -> None:
         if self._windows:
             raise RuntimeError(
-                f"{action} inside an open live window: the backward would mix two policies; "
-                "finish the backward first"
+                f"{action} inside an open live window: the backward would mix two policies; finish the backward first"
             )
 
     def _assert_separate(self) -> None:

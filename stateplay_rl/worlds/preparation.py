@@ -69,9 +69,7 @@ def hold_actions(raw_RK: NDArray[np.generic], window: int) -> HeldActions:
         ValueError: `window` is not positive or `raw_RK` is not two-dimensional.
     """
     if window < 1 or raw_RK.ndim != 2:
-        raise ValueError(
-            f"window {window} must be positive and the table two-dimensional, not {raw_RK.shape}"
-        )
+        raise ValueError(f"window {window} must be positive and the table two-dimensional, not {raw_RK.shape}")
     rows = np.arange(raw_RK.shape[0])
     held_RK = raw_RK[rows - rows % window].astype(np.float32)
     dropped = int(np.count_nonzero(raw_RK[rows % window != 0]))

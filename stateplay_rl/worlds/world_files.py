@@ -77,9 +77,7 @@ def verify_weights(folder: Path) -> None:
         if not path.is_file():
             raise InputError(f"weight file not found: {path}", "reinstall the package")
         if sha256_file(path) != hashes.get(name):
-            raise CorruptionError(
-                f"{path} does not match its hash in {WEIGHT_HASHES}", "reinstall the package"
-            )
+            raise CorruptionError(f"{path} does not match its hash in {WEIGHT_HASHES}", "reinstall the package")
 
 
 def resolve_world(world: str) -> WorldConfig:
@@ -94,9 +92,7 @@ def resolve_world(world: str) -> WorldConfig:
         return arena_world()
     file = Path(world)
     if not file.is_file():
-        raise InputError(
-            f"world {world!r} is neither 'arena' nor a file", "give --world arena or --world PATH.yaml"
-        )
+        raise InputError(f"world {world!r} is neither 'arena' nor a file", "give --world arena or --world PATH.yaml")
     config = load_config(WorldConfig, file)
     root = file.resolve().parent
     files = config.files

@@ -58,9 +58,7 @@ def test_a_low_kick_drains_exactly_its_damage_and_gives_meter_in_its_first_activ
         ("C", m.THROW, True, True),
     ],
 )
-def test_guarding_prevents_what_its_stance_can_guard(
-    button: str, move: int, crouching: bool, hits: bool
-) -> None:
+def test_guarding_prevents_what_its_stance_can_guard(button: str, move: int, crouching: bool, hits: bool) -> None:
     clip = play({0: button, 1: button}, first(crouching=(False, crouching)))
     expected = 160 - m.MOVES[move].damage if hits else 160
     event = next(event for event in clip.events)

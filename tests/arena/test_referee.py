@@ -32,9 +32,7 @@ def test_the_engine_gets_100_through_mp4() -> None:
 def test_glitched_twins_are_clearly_lower() -> None:
     conditions = draw_conditions(60, 33)
     mean = {
-        name: np.mean([report.total for report in measure(conditions, name)])
-        for name in VARIANTS
-        if "mp4" not in name
+        name: np.mean([report.total for report in measure(conditions, name)]) for name in VARIANTS if "mp4" not in name
     }
     assert 45 < mean["hits_drain_nothing"] < 75
     assert 45 < mean["specials_cost_nothing"] < 75

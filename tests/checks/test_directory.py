@@ -202,9 +202,7 @@ RUN_FAULTS = {
     "run: checkpoints": lambda run: (run / "checkpoints/step-1/old.safetensors").write_bytes(b"x" * 90),
     "run: logs": lambda run: (run / layout.METRICS).write_text('{"batch": 0\n{"batch": 1}\n'),
     "run: ledger": lambda run: shutil.rmtree(run / "segments/000-a/groups/g-c1"),
-    "run/segments/000-a: groups": lambda run: (
-        run / "segments/000-a/groups/g-c0/candidate_0.mp4"
-    ).write_bytes(b"x"),
+    "run/segments/000-a: groups": lambda run: (run / "segments/000-a/groups/g-c0/candidate_0.mp4").write_bytes(b"x"),
 }
 
 

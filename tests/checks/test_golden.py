@@ -235,9 +235,7 @@ def test_other_cases_of_the_networks_are_read_from_the_file(tmp_path):
         tmp_path / "vae_io.safetensors",
     )
     lines = by_file(tmp_path)
-    found = {
-        name: (line.status, line.compared) for name, line in lines.items() if name.endswith("_io.safetensors")
-    }
+    found = {name: (line.status, line.compared) for name, line in lines.items() if name.endswith("_io.safetensors")}
     assert found == {"text_encoder_io.safetensors": ("passed", 5), "vae_io.safetensors": ("passed", 3)}
 
 

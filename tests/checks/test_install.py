@@ -88,9 +88,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
 
 def test_without_the_world_extra_its_checks_are_skipped(monkeypatch):
     monkeypatch.setattr(install, "WORLD_EXTRA", ("no_such_library",))
-    lines = run_checks(
-        [check for check in install.CHECKS if check[0] in ("gradient_map", "sampling", "two_processes")]
-    )
+    lines = run_checks([check for check in install.CHECKS if check[0] in ("gradient_map", "sampling", "two_processes")])
     assert {line.status for line in lines} == {"skipped"}
     assert all("stateplay-rl[world]" in line.detail for line in lines)
 

@@ -29,9 +29,7 @@ def sprl(*arguments: object) -> int:
 
 
 def test_a_build_and_what_it_prints(csv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = sprl(
-        "--csv", csv, "--out", tmp_path / "out", "--preset", "arena", "--heldout", 4, "--workers", 1, "-q"
-    )
+    code = sprl("--csv", csv, "--out", tmp_path / "out", "--preset", "arena", "--heldout", 4, "--workers", 1, "-q")
     assert code == EXIT_OK
     printed = capsys.readouterr().out
     for text in ("10 of 11 rows", "outside_data_root: 1", "video_cut: 10", "6 pass, 4 held out", "A 6, C 0"):

@@ -178,9 +178,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "variable_frame_rate",
     ),
     "gap between frames": (
-        lambda f: write_uneven_video(
-            f / "video.mp4", [50 * i + (400 if i > 9 else 0) for i in range(FRAMES)]
-        ),
+        lambda f: write_uneven_video(f / "video.mp4", [50 * i + (400 if i > 9 else 0) for i in range(FRAMES)]),
         "variable_frame_rate",
     ),
     "tiny picture": (
@@ -219,9 +217,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "actions_too_large",
     ),
     "absurd column count": (
-        lambda f: write_actions(
-            f / "actions.parquet", {**table(0), **{f"x{i}": table(0)["UP"] for i in range(300)}}
-        ),
+        lambda f: write_actions(f / "actions.parquet", {**table(0), **{f"x{i}": table(0)["UP"] for i in range(300)}}),
         "actions_too_large",
     ),
     "five megabytes": (

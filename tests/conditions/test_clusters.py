@@ -16,9 +16,7 @@ from tests.conditions.clip_factory import pictures
 STATES = (50.0, 100.0, 100.0, 20.0, 20.0)
 
 
-def clip(
-    picture: int, states: tuple[float | None, ...] = STATES, buttons: int = 0, noise: int = 0
-) -> Evidence:
+def clip(picture: int, states: tuple[float | None, ...] = STATES, buttons: int = 0, noise: int = 0) -> Evidence:
     """Evidence of a clip with the picture, states and buttons of these numbers."""
     frame = pictures(picture, 1)[0]
     if noise:
@@ -99,9 +97,7 @@ def reference_labels(evidence: list[Evidence], limits: ClusterThresholds) -> lis
     """The definition, pair by pair."""
     bits = [np.unpackbits(np.frombuffer(bytes.fromhex(e.hash_hex), np.uint8)).astype(int) for e in evidence]
     thumbs = [np.frombuffer(bytes.fromhex(e.thumbnail_hex), np.uint8).astype(float) for e in evidence]
-    buttons = [
-        np.unpackbits(np.frombuffer(bytes.fromhex(e.buttons_hex), np.uint8)).astype(int) for e in evidence
-    ]
+    buttons = [np.unpackbits(np.frombuffer(bytes.fromhex(e.buttons_hex), np.uint8)).astype(int) for e in evidence]
     label = list(range(len(evidence)))
     for i in range(len(evidence)):
         for j in range(i):

@@ -20,9 +20,7 @@ NAMES = ("normal", "macro_success", "macro_fail", "result_win", "result_lose")
 def real_shape(count: int = 10_000) -> tuple[list[str], list[int]]:
     """The real data's class sizes (60 % normal, 10 % of each other) in clusters of 1 to 5."""
     random = np.random.default_rng(0)
-    classes = random.permutation(
-        ["normal"] * (count * 6 // 10) + [n for n in NAMES[1:] for _ in range(count // 10)]
-    )
+    classes = random.permutation(["normal"] * (count * 6 // 10) + [n for n in NAMES[1:] for _ in range(count // 10)])
     clusters = np.repeat(np.arange(count), random.integers(1, 6, count))[:count]
     return classes.tolist(), random.permutation(clusters).tolist()
 
@@ -66,9 +64,7 @@ def test_student_splits_are_stratified() -> None:
     mask = heldout_mask(classes, clusters, SplitRules())
     splits = student_splits(classes, clusters, mask, SplitRules())
     for name in NAMES:
-        counts = Counter(
-            s for s, c, held in zip(splits, classes, mask, strict=True) if c == name and not held
-        )
+        counts = Counter(s for s, c, held in zip(splits, classes, mask, strict=True) if c == name and not held)
         total = sum(counts.values())
         assert counts["train"] / total == pytest.approx(0.8, abs=0.01)
         assert counts["validation"] / total == pytest.approx(0.1, abs=0.01)

@@ -26,16 +26,12 @@ def examine_or_die(row: SourceRow, key: str) -> Outcome:
 
 
 def job(tmp_path: Path, count: int) -> ExamineJob:
-    return ExamineJob(
-        tmp_path, arena_config().clip, tmp_path, {row: f"key{row}" for row in range(1, count + 1)}
-    )
+    return ExamineJob(tmp_path, arena_config().clip, tmp_path, {row: f"key{row}" for row in range(1, count + 1)})
 
 
 @pytest.mark.parametrize("count", [3, 60])
 def test_every_row_has_one_outcome(tmp_path: Path, count: int) -> None:
-    rows = [
-        SourceRow(row, "x", video="none.mp4", actions="none", distribution="n") for row in range(1, count + 1)
-    ]
+    rows = [SourceRow(row, "x", video="none.mp4", actions="none", distribution="n") for row in range(1, count + 1)]
     outcomes = list(examine_rows(rows, job(tmp_path, count), 2))
     assert sorted(outcome.row for outcome in outcomes) == list(range(1, count + 1))
     assert {outcome.code for outcome in outcomes} == {"missing_actions"}
@@ -57,9 +53,7 @@ def die(job: ExamineJob) -> None:
     os._exit(9)
 
 
-def test_workers_that_cannot_start_are_no_fault_of_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_cannot_start_are_no_fault_of_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_start", die)
     with pytest.raises(OutsideError, match="worker processes die"):
         list(examine_rows([SourceRow(1, "x")], job(tmp_path, 1), 1))

@@ -91,9 +91,7 @@ def test_wrong_values_name_the_key_and_the_value(override: str, message: str) ->
         load_config(Train, None, [override])
 
 
-@pytest.mark.parametrize(
-    "override", ["seed", "=3", "loss..mode=a", ".seed=1", "seed={", "seed.x.y=1\nseed: ["]
-)
+@pytest.mark.parametrize("override", ["seed", "=3", "loss..mode=a", ".seed=1", "seed={", "seed.x.y=1\nseed: ["])
 def test_malformed_overrides(override: str) -> None:
     with pytest.raises(UsageError):
         load_config(Train, None, [override])

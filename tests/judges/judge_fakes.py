@@ -35,9 +35,7 @@ def stored_group(group_id: str = "g0", candidates: int = 4, mechanics_class: str
 class FakeJudge:
     """Answers with a fixed verdict, or with what a function makes of the group."""
 
-    def __init__(
-        self, verdict: GroupVerdict | Callable[[StoredGroup], GroupVerdict], judge_id: str = "fake"
-    ) -> None:
+    def __init__(self, verdict: GroupVerdict | Callable[[StoredGroup], GroupVerdict], judge_id: str = "fake") -> None:
         self.judge_id = judge_id
         self.protocol_sha256 = judge_id.encode().hex().ljust(64, "0")[:64]
         self._verdict = verdict

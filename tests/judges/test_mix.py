@@ -31,9 +31,7 @@ def test_total_is_the_weighted_mean() -> None:
     scores=st.lists(st.floats(0, 100), min_size=4, max_size=4),
     weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6),
 )
-def test_equal_parts_give_the_same_score_and_never_leave_the_range(
-    scores: list[float], weights: list[float]
-) -> None:
+def test_equal_parts_give_the_same_score_and_never_leave_the_range(scores: list[float], weights: list[float]) -> None:
     parts = {f"p{n}": (FakeJudge(scored(scores)), weight) for n, weight in enumerate(weights)}
     verdict = mix(**parts).score_group(GROUP)
     assert verdict.scores == pytest.approx(scores, abs=1e-9)

@@ -23,9 +23,7 @@ CASES = [
 ]
 
 
-def completion(
-    content: object, *, model: str = MODEL, finish: str | None = "stop", **message: object
-) -> dict:
+def completion(content: object, *, model: str = MODEL, finish: str | None = "stop", **message: object) -> dict:
     return {"message": {"content": content, **message}, "model": model, "finish_reason": finish}
 
 

@@ -119,9 +119,7 @@ def test_mean_and_deviation_use_what_guard_leaves_out():
 
 def test_a_batch_without_any_judged_group_has_no_r():
     scores = [[None] * 4, [1.0, None, 2.0, 3.0]]
-    result = batch_optimality(
-        scores, batch_gate=gate(scores, candidates=4), advantage_clip=5.0, std_floor_points=5.0
-    )
+    result = batch_optimality(scores, batch_gate=gate(scores, candidates=4), advantage_clip=5.0, std_floor_points=5.0)
     assert result.rows == (None, None)
 
 

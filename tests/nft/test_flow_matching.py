@@ -27,9 +27,7 @@ def test_hand_values_and_slot_zero():
 
 def test_weight_and_shapes_are_per_sample():
     sample = noised(torch.zeros(2, 1, 2, 1, 1), torch.ones(2, 1, 2, 1, 1), torch.tensor([0.5, 0.9]))
-    loss = flow_matching_loss(
-        sample, torch.zeros(2, 1, 2, 1, 1), torch.tensor([0.0, 2.0]), has_condition_slot=True
-    )
+    loss = flow_matching_loss(sample, torch.zeros(2, 1, 2, 1, 1), torch.tensor([0.0, 2.0]), has_condition_slot=True)
     assert loss.tolist() == [0.0, 2.0]
     with pytest.raises(ValueError, match="weight"):
         flow_matching_loss(sample, torch.zeros(2, 1, 2, 1, 1), torch.ones(1), has_condition_slot=True)

@@ -48,9 +48,7 @@ def test_float32_agrees_with_float64(case, tensors):
     single = {k: v.float() for k, v in tensors.items()}
     sample = noised(single["x0"], single["noise"], single["sigma"])
     settings_ = {k: case[k] for k in ("beta_nft", "advantage_clip")}
-    result = nft_loss(
-        sample, single["v_live"], single["v_old"], single["r"], **settings_, has_condition_slot=False
-    )
+    result = nft_loss(sample, single["v_live"], single["v_old"], single["r"], **settings_, has_condition_slot=False)
     assert result.loss_per_sample.dtype == torch.float32
     assert relative(result.loss_per_sample.double(), tensors["loss_per_sample"]) < 1e-5
 
@@ -98,8 +96,7 @@ SEEDS, SHARES, BETAS = st.integers(0, 2**20), st.floats(0.0, 1.0), st.floats(0.0
 def test_at_equal_policies_the_loss_does_not_depend_on_r(loss, seed, left, right, beta_nft):
     sample, v, _ = random_sample(seed)
     values = [
-        loss(sample, v, v, full(r), beta_nft=beta_nft, has_condition_slot=True).mean.item()
-        for r in (left, right)
+        loss(sample, v, v, full(r), beta_nft=beta_nft, has_condition_slot=True).mean.item() for r in (left, right)
     ]
     assert values[0] == pytest.approx(values[1], rel=1e-12)
 
@@ -175,9 +172,7 @@ def test_scale_has_a_floor_and_no_gradient():
     """A perfect prediction: e = 0, so L = 0 / 1e-5 = 0 and the gradient is finite (0), not NaN."""
     sample, _, _ = random_sample(6)
     live = sample.velocity_target.clone().requires_grad_()
-    result = nft_loss(
-        sample, live, live, torch.ones(2), beta_nft=1.0, advantage_clip=5.0, has_condition_slot=True
-    )
+    result = nft_loss(sample, live, live, torch.ones(2), beta_nft=1.0, advantage_clip=5.0, has_condition_slot=True)
     result.mean.backward()
     assert result.mean.item() == pytest.approx(0.0, abs=1e-20)
     assert bool(torch.isfinite(live.grad).all())

@@ -47,9 +47,7 @@ def test_interval_is_that_of_the_normal_law():
 def test_the_pieces_of_the_resampling_are_one_stream():
     """More draws than are held at once: the interval is that of all of them."""
     values = [[value] for value in normal(50, seed=1)]
-    assert width(bootstrap_mean(values, resamples=2500)) == pytest.approx(
-        width(bootstrap_mean(values)), rel=0.1
-    )
+    assert width(bootstrap_mean(values, resamples=2500)) == pytest.approx(width(bootstrap_mean(values)), rel=0.1)
 
 
 def test_clusters_of_equal_members_widen_the_interval():

@@ -328,9 +328,7 @@ def _evaluation(run: Path, batch: int, plan: RunPlan, prompt: str) -> None:
         scores[condition] = [min(100.0, max(0.0, base + own + shift)) for shift in (-2.0, 2.0)]
         by_class.setdefault(kind, []).extend(scores[condition])
         if plan.videos:
-            write_group(
-                GroupStore(run / folder), f"{condition}-{batch}", condition, kind, samples=2, prompt=prompt
-            )
+            write_group(GroupStore(run / folder), f"{condition}-{batch}", condition, kind, samples=2, prompt=prompt)
     everything = [value for row in scores.values() for value in row]
     mean = sum(everything) / len(everything)
     LineLog(run / layout.HELDOUT).append(

@@ -85,9 +85,7 @@ def test_scores_and_failures_reach_the_group_browser(dirs: Dirs) -> None:
     (page,) = page_of(dirs.run).pages
     cards = galleries(page)["groups"].cards
     assert len(cards) == 6
-    failed = [
-        video for card in cards for video in card.videos if video.role == "candidate" and video.score is None
-    ]
+    failed = [video for card in cards for video in card.videos if video.role == "candidate" and video.score is None]
     assert {video.reason for video in failed} == {"failed: unreadable: no bar found"}
     assert len(failed) == 4
 

@@ -17,9 +17,7 @@ from tests.reporting.fixture_dirs import CLASSES, write_group
 def store(tmp_path: Path) -> GroupStore:
     made = GroupStore(tmp_path / "groups")
     for index in range(6):
-        write_group(
-            made, f"g{index}", f"c{index}", CLASSES[index % 2], batch=index, samples=2, reference=index != 5
-        )
+        write_group(made, f"g{index}", f"c{index}", CLASSES[index % 2], batch=index, samples=2, reference=index != 5)
     return made
 
 
@@ -35,9 +33,7 @@ def test_the_choice_takes_every_class_and_spreads_over_batches(store: GroupStore
     assert spread_choice(groups, 0) == []
 
 
-def test_only_chosen_groups_are_embedded_and_missing_parts_are_named(
-    store: GroupStore, tmp_path: Path
-) -> None:
+def test_only_chosen_groups_are_embedded_and_missing_parts_are_named(store: GroupStore, tmp_path: Path) -> None:
     scores = {"g0": (CandidateScore(40.0), CandidateScore(None, "failed: no_json"))}
     media = MediaTable(tmp_path / "out", 10_000_000)
     cards = group_cards([GroupSet(store, scores, "groups")], media, 2)

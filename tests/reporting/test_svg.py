@@ -73,9 +73,7 @@ def test_category_labels_do_not_run_into_each_other() -> None:
     chart = BarChart("k", "t", "x", "y", names, (BarSeries("s", tuple([1.0] * 500), 0),), "s")
     root = ElementTree.fromstring(render_svg(chart))
     places = [
-        float(node.attrib["x"])
-        for node in root.iter()
-        if node.tag.endswith("text") and node.attrib["y"] == "240"
+        float(node.attrib["x"]) for node in root.iter() if node.tag.endswith("text") and node.attrib["y"] == "240"
     ]
     assert len(places) > 3
     assert min(b - a for a, b in pairwise(places)) >= LABEL_WIDTH * 0.8

@@ -25,9 +25,7 @@ def evaluation(batch: int, shift: float, noise: float = 0.0, policy: str = "live
 
 
 def run_of(*evaluations: Evaluation, control: bool = False, rewards: tuple[float, ...] = ()) -> RunData:
-    metrics = tuple(
-        {"batch": i, "reward_mean": r, "candidates_seen": 64 * (i + 1)} for i, r in enumerate(rewards)
-    )
+    metrics = tuple({"batch": i, "reward_mean": r, "candidates_seen": 64 * (i + 1)} for i, r in enumerate(rewards))
     config = {"control": "shuffled_rewards" if control else "none", "heldout": {"policy": "live"}}
     return RunData(config, metrics, evaluations, (), (), {})
 

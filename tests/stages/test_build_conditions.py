@@ -212,9 +212,7 @@ def test_resume_does_no_row_twice(data: Path, tmp_path: Path, monkeypatch: pytes
     assert again.summary == result.summary
 
 
-def test_resume_with_another_config_is_refused(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_with_another_config_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateplay_rl.stages.build_conditions.assemble", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         build(data, tmp_path / "out")

@@ -145,9 +145,7 @@ def test_every_group_gets_its_rows_and_the_summary_adds_up(groups: Path, plugin:
     assert summary.scored == 12 - summary.failed
     assert summary.reward_mean == pytest.approx(np.mean(points))
     assert summary.failed_reasons == {"no_json": summary.failed}
-    by_group = [
-        [r.score for r in rows if r.group_id == g] for g in {r.group_id for r in rows if r.score is not None}
-    ]
+    by_group = [[r.score for r in rows if r.group_id == g] for g in {r.group_id for r in rows if r.score is not None}]
     assert summary.std_within == pytest.approx(np.mean([np.std(scores) for scores in by_group]))
     assert set(summary.reward_by_class) == {"normal", "macro_hit"}
     manifest = read_manifest(summary.out, schema="scores", verify_files=True)
@@ -170,9 +168,7 @@ def test_limit_takes_the_first_by_id(groups: Path, plugin: str, tmp_path: Path) 
     assert sorted({row.group_id for row in rows_of(out)}) == sorted(GroupStore(groups).finished())[:5]
 
 
-def test_replay_gives_the_same_scores_and_fails_what_it_lacks(
-    groups: Path, plugin: str, tmp_path: Path
-) -> None:
+def test_replay_gives_the_same_scores_and_fails_what_it_lacks(groups: Path, plugin: str, tmp_path: Path) -> None:
     limited = plugin_config(plugin).model_copy(update={"limit": 8})
     first = run(limited, ScoreInputs(groups), tmp_path / "first").out
     config = ScoreConfig(judge=JudgeConfig(name="replay", scores=first))
@@ -215,9 +211,7 @@ def test_a_mix_of_a_plugin_and_a_replay(groups: Path, plugin: str, tmp_path: Pat
             "judge.parts.kept.weight=1",
         ],
     )
-    mixed = {
-        (r.group_id, r.candidate): r for r in rows_of(run(config, ScoreInputs(groups), tmp_path / "mix").out)
-    }
+    mixed = {(r.group_id, r.candidate): r for r in rows_of(run(config, ScoreInputs(groups), tmp_path / "mix").out)}
     for row in rows_of(first):
         other = mixed[row.group_id, row.candidate]
         assert other.status == row.status
@@ -394,9 +388,7 @@ def _start(groups: Path, plugin: str, plugins: Path, out: Path, *flags: str) -> 
 
 
 @pytest.mark.slow
-def test_killed_at_random_points_and_resumed_gives_identical_files(
-    groups: Path, plugin: str, tmp_path: Path
-) -> None:
+def test_killed_at_random_points_and_resumed_gives_identical_files(groups: Path, plugin: str, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert _start(groups, plugin, plugins, whole).wait(120) == 0

@@ -150,9 +150,7 @@ def test_a_damaged_manifest_exits_4_not_3(tmp_path):
 
 
 def test_install_reports_every_check(monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        install, "CHECKS", (("good", lambda: "fine"), ("bad", lambda: require(False, "3 is not 4")))
-    )
+    monkeypatch.setattr(install, "CHECKS", (("good", lambda: "fine"), ("bad", lambda: require(False, "3 is not 4"))))
     summary = run(InstallConfig(), tmp_path / "record")
     assert [line.status for line in summary.lines] == ["passed", "failed"]
     code, output, error = command("install", "--out", tmp_path / "other")

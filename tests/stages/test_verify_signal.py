@@ -222,9 +222,7 @@ def test_tied_groups_have_no_gradient_to_compare(chain, tmp_path):
     assert lines["gradient cosine"].status == "failed"
     assert "0 of 10 groups are neither tied nor gated" in lines["gradient cosine"].detail
     few = {group.record.group_id for group in chain.stored[:2]}
-    mixed = write_scores(
-        tmp_path / "mixed", chain, lambda g: directed(g) if g.record.group_id in few else [50.0] * 4
-    )
+    mixed = write_scores(tmp_path / "mixed", chain, lambda g: directed(g) if g.record.group_id in few else [50.0] * 4)
     verify_signal.run(config_of(chain, mixed), tmp_path / "b")
     found = measures(tmp_path / "b")
     assert (found["training_groups"], found["cosine"]["units_per_half"]) == (2, 1)

@@ -45,9 +45,7 @@ def test_a_hard_kill_leaves_only_a_private_name_which_is_removed_later(tmp_path:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_a_full_or_read_only_disk_is_exit_5_with_the_bytes_needed(
-    tmp_path: Path, monkeypatch, code: int
-) -> None:
+def test_a_full_or_read_only_disk_is_exit_5_with_the_bytes_needed(tmp_path: Path, monkeypatch, code: int) -> None:
     monkeypatch.setattr(os, "fsync", fail_with(OSError(code, os.strerror(code))))
     with pytest.raises(OutsideError, match="1000 bytes needed") as caught:
         atomic.write_bytes(tmp_path / "a.bin", bytes(1000))

@@ -99,9 +99,7 @@ def test_the_folder_counts_when_the_pointer_was_never_written(tmp_path: Path) ->
     assert store.load().step == 3
 
 
-@pytest.mark.parametrize(
-    "name", ["live.safetensors", "old.safetensors", "optimizer.safetensors", "state.json"]
-)
+@pytest.mark.parametrize("name", ["live.safetensors", "old.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 def test_damage_is_named_and_the_previous_one_offered(tmp_path: Path, name: str, damage: str) -> None:
     store = CheckpointStore(tmp_path)

@@ -41,7 +41,5 @@ def test_nothing_heavy_is_imported() -> None:
         "import sys; from stateplay_rl.stores import manifest, environment; environment.software_versions();"
         "environment.gpu_names(); print([m for m in ('torch', 'numpy', 'pyarrow', 'av') if m in sys.modules])"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"

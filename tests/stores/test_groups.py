@@ -145,9 +145,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     file = group.folder / "candidate_0.safetensors"
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(
-        CorruptionError, match=r"candidate_0\.safetensors does not match field 'latents_sha256'"
-    ):
+    with pytest.raises(CorruptionError, match=r"candidate_0\.safetensors does not match field 'latents_sha256'"):
         group.latents(0)
     with pytest.raises(CorruptionError, match=r"candidate_0\.safetensors"):
         group.verify()

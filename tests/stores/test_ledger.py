@@ -165,6 +165,4 @@ def test_a_full_disk_is_exit_5(tmp_path: Path, ledger: Ledger) -> None:
     pages = ledger._database.execute("PRAGMA page_count").fetchone()[0]
     ledger._database.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(OutsideError, match="full"), sqlite_errors(ledger.path):
-        ledger._database.executemany(
-            "INSERT INTO meta VALUES (?, ?)", [(str(i), "x" * 4000) for i in range(99)]
-        )
+        ledger._database.executemany("INSERT INTO meta VALUES (?, ?)", [(str(i), "x" * 4000) for i in range(99)])

@@ -63,9 +63,7 @@ def test_a_missing_score_is_null_with_a_reason(changes: dict[str, Any]) -> None:
 
 
 def test_in_doubt_outranks_failed() -> None:
-    assert (
-        ScoreTable([failed("a", 0), failed("a", 1, "in_doubt"), row("a", 2)]).group("a").status == "in_doubt"
-    )
+    assert ScoreTable([failed("a", 0), failed("a", 1, "in_doubt"), row("a", 2)]).group("a").status == "in_doubt"
 
 
 @pytest.mark.parametrize("candidates", [(0, 0), (1,), (0, 2)])

@@ -72,9 +72,7 @@ def store(tmp_path: Path) -> ConditionStore:
     )
     for item in records:
         held = inputs.held_actions_RK
-        write_condition_files(
-            directory, item.condition_id, inputs.first_frame_hwc, held.astype(np.int32), held, {}
-        )
+        write_condition_files(directory, item.condition_id, inputs.first_frame_hwc, held.astype(np.int32), held, {})
     write_conditions(directory, records)
     directory.seal(extra={"data_root": "../data"})
     return ConditionStore.open(out)

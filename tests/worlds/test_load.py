@@ -113,9 +113,7 @@ def test_hashes_tell_what_changed(folder: Path) -> None:
         ({"state_encoder.weight": torch.zeros(1)}, r"does not know, first state_encoder\.weight"),
     ],
 )
-def test_keys_that_do_not_fit_are_named(
-    folder: Path, change: dict[str, torch.Tensor | None], message: str
-) -> None:
+def test_keys_that_do_not_fit_are_named(folder: Path, change: dict[str, torch.Tensor | None], message: str) -> None:
     rewrite(folder / LATENT_WORLD, change)
     with pytest.raises(InputError, match=message):
         load_world(resolve_world(str(folder / "world.yaml")))

@@ -168,7 +168,6 @@ def test_flags_and_dtypes_are_asserted() -> None:
 def test_hashes_see_names_shapes_and_values() -> None:
     value = torch.arange(4.0)
     hashes = {
-        sha256_tensors(t)
-        for t in ({"a": value}, {"b": value}, {"a": value.reshape(2, 2)}, {"a": value + 1e-6}, {})
+        sha256_tensors(t) for t in ({"a": value}, {"b": value}, {"a": value.reshape(2, 2)}, {"a": value + 1e-6}, {})
     }
     assert len(hashes) == 5

@@ -113,9 +113,7 @@ def test_edges_of_the_real_lengths() -> None:
     assert action_bin_edges(101, 26)[-1] == (97, 101)
 
 
-@pytest.mark.parametrize(
-    ("frames", "usable"), [(100, 97), (101, 101), (97, 97), (4, 1), (5, 5), (33, 33), (1, 1)]
-)
+@pytest.mark.parametrize(("frames", "usable"), [(100, 97), (101, 101), (97, 97), (4, 1), (5, 5), (33, 33), (1, 1)])
 def test_usable_frames(frames: int, usable: int) -> None:
     assert usable_frames(frames) == usable
 

@@ -32,12 +32,8 @@ PROMPTS = (
 )
 FRAMES, SLOTS, HEIGHT, WIDTH = 9, 3, 32, 32
 
-TINY_TRANSFORMER = TransformerSizes(
-    in_channels=4, dim=48, heads=2, layers=2, ffn_dim=64, freq_dim=32, text_dim=16
-)
-TINY_LATENT_STATE = LatentStateSizes(
-    state_dim=16, state_tokens=4, fsq_levels=(8, 8, 8), coupling_width=16, mlp_ratio=2
-)
+TINY_TRANSFORMER = TransformerSizes(in_channels=4, dim=48, heads=2, layers=2, ffn_dim=64, freq_dim=32, text_dim=16)
+TINY_LATENT_STATE = LatentStateSizes(state_dim=16, state_tokens=4, fsq_levels=(8, 8, 8), coupling_width=16, mlp_ratio=2)
 TINY_TOKENIZER = TokenizerSizes(in_channels=4, width=16, heads=4, state_tokens=4, fsq_levels=(8, 8, 8))
 TINY_VAE = VaeArchitecture(
     base_dim=8,
@@ -58,15 +54,11 @@ def tiny_transformer(
     seed: int = 0, compute_dtype: torch.dtype = torch.float32, latent: bool = True
 ) -> LatentStateTransformer:
     """A transformer whose every part matters: gates open, output head not zero."""
-    transformer = LatentStateTransformer(
-        TINY_TRANSFORMER, TINY_LATENT_STATE if latent else None, compute_dtype
-    )
+    transformer = LatentStateTransformer(TINY_TRANSFORMER, TINY_LATENT_STATE if latent else None, compute_dtype)
     initialise(transformer, seed)
     draws = generator(seed + 1)
     with torch.no_grad():
-        transformer.proj_out.weight.copy_(
-            torch.randn(transformer.proj_out.weight.shape, generator=draws) * 0.2
-        )
+        transformer.proj_out.weight.copy_(torch.randn(transformer.proj_out.weight.shape, generator=draws) * 0.2)
         for block in transformer.blocks:
             if block.latent_state_attention is not None:
                 block.latent_state_attention.gate.fill_(0.7)
@@ -92,9 +84,7 @@ def tiny_modules(folder: Path, seed: int = 0, compute_dtype: torch.dtype = torch
     )
 
 
-def tiny_world(
-    tmp_path: Path | None = None, seed: int = 0, compute_dtype: torch.dtype = torch.float32
-) -> NativeWorld:
+def tiny_world(tmp_path: Path | None = None, seed: int = 0, compute_dtype: torch.dtype = torch.float32) -> NativeWorld:
     """A fresh tiny world; the same seed gives the same weights."""
     with TemporaryDirectory() as folder:
         modules = tiny_modules(tmp_path or Path(folder), seed, compute_dtype)

@@ -56,10 +56,7 @@ def part_check(recipe: Recipe) -> None:
     world.set_mode("full")
     conditions = draw_conditions(recipe.conditions(GROUPS), seed=CHECK_SEED)
     truths = [render(simulate(c)) for c in conditions]
-    trips = [
-        _judge(c, world.decode(world.encode_video(t)[None])[0])
-        for c, t in zip(conditions, truths, strict=True)
-    ]
+    trips = [_judge(c, world.decode(world.encode_video(t)[None])[0]) for c, t in zip(conditions, truths, strict=True)]
     result: dict[str, object] = {"vae_round_trip": _quantiles([t.score for t in trips])}
     log.write(**result)
     rows: list[np.ndarray] = []

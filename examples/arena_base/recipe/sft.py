@@ -96,9 +96,7 @@ def encode_clips(recipe: Recipe, factory: ClipFactory, log: LineLog) -> tuple[En
     unique = _gather_prompts(recipe, sorted(set(prompts)))
     encoder, model = _text_side(recipe, unique)
     rows = {prompt: row for row, prompt in enumerate(unique)}
-    contexts = [
-        encode_tokens(model, *encoder.tokenise(unique[i : i + 512])) for i in range(0, len(unique), 512)
-    ]
+    contexts = [encode_tokens(model, *encoder.tokenise(unique[i : i + 512])) for i in range(0, len(unique), 512)]
     log.write(event="prompts", unique=len(unique), vocabulary=int(model.shared.weight.shape[0]))
     return (
         EncodedClips(
@@ -251,9 +249,7 @@ def part_sft(recipe: Recipe) -> None:
         torch.distributed.destroy_process_group()
 
 
-def _save(
-    recipe: Recipe, step: SftStep, tokenizer: nn.Module, text_model: nn.Module, steps_done: int
-) -> None:
+def _save(recipe: Recipe, step: SftStep, tokenizer: nn.Module, text_model: nn.Module, steps_done: int) -> None:
     """Every weight that export needs, by rank 0."""
     if recipe.rank != 0:
         return

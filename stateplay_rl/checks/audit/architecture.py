@@ -62,9 +62,7 @@ def sizes_shown(placed: Sequence[Placed]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for setting, rules in _FROM_SHAPES.items():
         for pattern, axis in rules:
-            hits = (
-                shape for name, shape in shapes.items() if re.fullmatch(pattern, name) and len(shape) > axis
-            )
+            hits = (shape for name, shape in shapes.items() if re.fullmatch(pattern, name) and len(shape) > axis)
             shape = next(hits, None)
             if shape is not None:
                 sizes[setting] = shape[axis]
@@ -83,12 +81,8 @@ def sizes_described(preset: NativePreset) -> dict[str, int]:
     return {name: int(flat[name]) for name in (*_FROM_SHAPES, *_COUNTED)}
 
 
-def compare_architecture(
-    placed: Sequence[Placed], preset: NativePreset | None
-) -> tuple[ArchitectureRow, ...]:
+def compare_architecture(placed: Sequence[Placed], preset: NativePreset | None) -> tuple[ArchitectureRow, ...]:
     """Shapes next to the description, setting by setting."""
     shown = sizes_shown(placed)
     described = sizes_described(preset) if preset else {}
-    return tuple(
-        ArchitectureRow(name, shown.get(name), described.get(name)) for name in (*_FROM_SHAPES, *_COUNTED)
-    )
+    return tuple(ArchitectureRow(name, shown.get(name), described.get(name)) for name in (*_FROM_SHAPES, *_COUNTED))

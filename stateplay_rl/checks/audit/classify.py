@@ -42,9 +42,7 @@ _WAN = re.compile(
     r"^(time|text)_embedding\.|^condition_embedder\.|^action_embedders\."
 )
 _TOKENIZER = re.compile(r"(^|\.)(quantizer|pair_role|pair_embedding|to_code|from_code)(\.|$)")
-_VAE = re.compile(
-    r"^(encoder|decoder)\.(conv1|conv_in|downsamples|upsamples|middle|mid_block|down_blocks|up_blocks)"
-)
+_VAE = re.compile(r"^(encoder|decoder)\.(conv1|conv_in|downsamples|upsamples|middle|mid_block|down_blocks|up_blocks)")
 _TEXT = re.compile(r"^(token_embedding|shared|encoder\.embed_tokens)\.weight$|^encoder\.block\.\d+\.layer\.")
 
 SENTENCES = {
@@ -81,9 +79,7 @@ def strip_name(name: str) -> tuple[str, str]:
     """A name without its wrappers, and what was removed from its front."""
     rest = name
     while True:
-        prefix = next(
-            (p for p in (*PREFIXES, *CONTAINERS) if rest.startswith(p) and len(rest) > len(p)), None
-        )
+        prefix = next((p for p in (*PREFIXES, *CONTAINERS) if rest.startswith(p) and len(rest) > len(p)), None)
         if prefix is None:
             break
         rest = rest.removeprefix(prefix)

@@ -123,9 +123,7 @@ def understand(role: Role, checkpoint: Checkpoint) -> Given:
 
 
 def _place(role: Role, component: str, tensor: TensorFacts, original: Mapping[str, str]) -> Placed:
-    facts = TensorFacts(
-        original[tensor.name], tensor.dtype, tensor.shape, tensor.file, tensor.begin, tensor.end
-    )
+    facts = TensorFacts(original[tensor.name], tensor.dtype, tensor.shape, tensor.file, tensor.begin, tensor.end)
     name = tensor.name
     inside = f"{TOKENIZER}."
     if name.startswith(inside):
@@ -152,9 +150,7 @@ def cover(expected: Sequence[ExpectedTensor], given: Sequence[Given]) -> Coverag
     order = {"sft": 0, "tokenizer": 1, "base": 2}
     chosen = {key: min(options, key=lambda p: order[p.role]) for key, options in candidates.items()}
     missing = tuple(tensor for key, tensor in wanted.items() if key not in chosen)
-    wrong = tuple(
-        (wanted[k], p) for k, p in chosen.items() if k in wanted and not wanted[k].fits(p.facts.shape)
-    )
+    wrong = tuple((wanted[k], p) for k, p in chosen.items() if k in wanted and not wanted[k].fits(p.facts.shape))
     modules = _table(expected, chosen, missing, unexpected, wrong)
     return Coverage(modules, chosen, missing, tuple(unexpected), wrong)
 

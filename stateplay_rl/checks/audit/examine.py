@@ -154,8 +154,6 @@ def _tokenizer_record(given: Sequence[Given]) -> tuple[Finding, ...]:
         return (Finding("note", "tokenizer", text),)
     sha256 = sha256_file(tokenizers[0].path)
     if recorded != {sha256}:
-        text = (
-            f"the checkpoint was trained with tokenizer {', '.join(sorted(recorded))}, this one is {sha256}"
-        )
+        text = f"the checkpoint was trained with tokenizer {', '.join(sorted(recorded))}, this one is {sha256}"
         return (Finding("failure", "tokenizer", text),)
     return (Finding("note", "tokenizer", f"the tokenizer is the recorded one ({sha256[:12]})"),)

@@ -170,9 +170,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     files += [file_facts(p) for p in loose]
     problems += _shard_siblings(loose)
     if not files:
-        raise InputError(
-            f"no weight file in {folder}", f"expected files ending in {', '.join(WEIGHT_SUFFIXES)}"
-        )
+        raise InputError(f"no weight file in {folder}", f"expected files ending in {', '.join(WEIGHT_SUFFIXES)}")
     return Checkpoint(folder, "sharded" if indexed else "folder", tuple(files), tuple(problems))
 
 
@@ -234,7 +232,5 @@ def _shard_siblings(paths: Sequence[Path]) -> tuple[str, ...]:
         missing = sorted(set(range(1, int(total) + 1)) - present) if int(total) <= 10_000 else []
         if missing:
             shown = ", ".join(f"{stem}-{n:05d}-of-{total}{suffix}" for n in missing[:5])
-            problems.append(
-                f"{len(missing)} of {int(total)} shards not given: {shown}; give the folder or all shards"
-            )
+            problems.append(f"{len(missing)} of {int(total)} shards not given: {shown}; give the folder or all shards")
     return tuple(problems)

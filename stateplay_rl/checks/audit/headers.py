@@ -93,9 +93,7 @@ def read_header(path: Path) -> Header:
             )
         if claimed > size - LENGTH_BYTES:
             missing = claimed - (size - LENGTH_BYTES)
-            return Header(
-                "truncated", problems=(f"truncated inside the header: {missing} of its bytes are missing",)
-            )
+            return Header("truncated", problems=(f"truncated inside the header: {missing} of its bytes are missing",))
         raw = first + file.read(claimed - 1)
     return _parse(raw, path, size - LENGTH_BYTES - claimed)
 

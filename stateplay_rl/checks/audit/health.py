@@ -76,9 +76,7 @@ def _gates(placed: Sequence[Placed], values: _Values) -> Iterator[Finding]:
         yield Finding("warning", "gates", text)
     else:
         sizes = [abs(v) for v in numbers.values()]
-        yield Finding(
-            "note", "gates", f"{len(gates)} coupling gates, |gate| {min(sizes):.3g} to {max(sizes):.3g}"
-        )
+        yield Finding("note", "gates", f"{len(gates)} coupling gates, |gate| {min(sizes):.3g} to {max(sizes):.3g}")
 
 
 def _codebook(placed: Sequence[Placed], codes: int | None, values: _Values) -> Iterator[Finding]:
@@ -108,9 +106,7 @@ def _dtypes(placed: Sequence[Placed]) -> Iterator[Finding]:
         yield Finding("warning", "dtype_mix", text)
     small = [m for m in IMPLICIT_MODULES if any(dtype in SMALL_DTYPES for dtype in by_module.get(m, ()))]
     if small:
-        text = (
-            f"stored in 16 bits or fewer, so small updates are lost in weights saved so: {', '.join(small)}"
-        )
+        text = f"stored in 16 bits or fewer, so small updates are lost in weights saved so: {', '.join(small)}"
         yield Finding("warning", "dtype", text)
 
 
@@ -121,9 +117,7 @@ def _lora_rows(factors: Sequence[Placed], values: _Values) -> Iterator[Finding]:
     for p in factors:
         if len(p.facts.shape) != 2 or p.facts.count == 0:
             continue
-        array = (
-            values.raw(p.facts) & _BITS[p.facts.dtype][0] if p.facts.dtype in _BITS else values.raw(p.facts)
-        )
+        array = values.raw(p.facts) & _BITS[p.facts.dtype][0] if p.facts.dtype in _BITS else values.raw(p.facts)
         filled = int((array != 0).any(axis=1).sum())
         if filled == 0:
             untrained += 1
@@ -151,9 +145,7 @@ def _scan(placed: Sequence[Placed], values: _Values, progress: Progress | None) 
         if progress is not None:
             progress(done, total)
     if broken:
-        yield Finding(
-            "failure", "non_finite", f"NaN or Inf in {len(broken)} tensors: {'; '.join(broken[:5])}"
-        )
+        yield Finding("failure", "non_finite", f"NaN or Inf in {len(broken)} tensors: {'; '.join(broken[:5])}")
     if zero:
         text = f"{len(zero)} matrices are all zero: {', '.join(zero[:5])}"
         yield Finding("failure" if any(_implicit(n, placed) for n in zero) else "warning", "all_zero", text)
@@ -163,9 +155,7 @@ def _scan(placed: Sequence[Placed], values: _Values, progress: Progress | None) 
 
 def _implicit(name: str, placed: Sequence[Placed]) -> bool:
     return any(
-        p.facts.name == name
-        and p.component == TRANSFORMER
-        and module_of(p.component, p.name) in IMPLICIT_MODULES
+        p.facts.name == name and p.component == TRANSFORMER and module_of(p.component, p.name) in IMPLICIT_MODULES
         for p in placed
     )
 

@@ -68,9 +68,7 @@ class ProvenanceRow:
         }
 
 
-def provenance(
-    expected: Sequence[ExpectedTensor], coverage: Coverage, preset_name: str
-) -> tuple[ProvenanceRow, ...]:
+def provenance(expected: Sequence[ExpectedTensor], coverage: Coverage, preset_name: str) -> tuple[ProvenanceRow, ...]:
     """One row for every expected tensor, in the model's order."""
     misfits = frozenset((tensor.component, tensor.name) for tensor, _ in coverage.wrong_shape)
     return tuple(_row(tensor, coverage, misfits, preset_name) for tensor in expected)
@@ -84,9 +82,7 @@ def _row(
     placed = coverage.chosen.get(key)
     if placed is None:
         source, note = _without_file(tensor, preset_name)
-        return ProvenanceRow(
-            tensor.component, tensor.name, kind, tensor.shape, None, source, None, None, note
-        )
+        return ProvenanceRow(tensor.component, tensor.name, kind, tensor.shape, None, source, None, None, note)
     note = ""
     if key in misfits:
         note = f"wrong shape: the model needs {list(tensor.shape)}"

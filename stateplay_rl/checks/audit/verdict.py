@@ -130,8 +130,7 @@ def _missing(evidence: Evidence) -> tuple[list[str], list[str]]:
     implicit = [t for t in missing if t.implicit]
     if implicit:
         failures.append(
-            f"{len(implicit)} latent-state parameters would be left at random initialisation: "
-            f"{_names(implicit)}"
+            f"{len(implicit)} latent-state parameters would be left at random initialisation: {_names(implicit)}"
         )
     for component in COMPONENTS:
         rest = [t for t in missing if t.component == component and not t.implicit]
@@ -167,8 +166,7 @@ def _misplaced(evidence: Evidence) -> list[str]:
         ]
         if strange:
             failures.append(
-                f"{source.checkpoint.path.name}: {len(strange)} names have no place in the model: "
-                f"{_some(strange)}"
+                f"{source.checkpoint.path.name}: {len(strange)} names have no place in the model: {_some(strange)}"
             )
     return failures
 

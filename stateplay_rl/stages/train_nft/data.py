@@ -19,9 +19,7 @@ from stateplay_rl.worlds.encoded import EncodedStore
 class BatchData:
     """Everything that the samples of one batch look up; emptied after each batch, so memory stays flat."""
 
-    def __init__(
-        self, world: World, conditions: ConditionStore, groups: GroupStore, encoded: EncodedStore
-    ) -> None:
+    def __init__(self, world: World, conditions: ConditionStore, groups: GroupStore, encoded: EncodedStore) -> None:
         self._world = world
         self._conditions = conditions
         self._read: Callable[[str], StoredGroup] = groups.read

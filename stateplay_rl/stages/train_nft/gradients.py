@@ -7,6 +7,7 @@ share, so a call holds the same videos for every number of ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ class SummedGradient:
 
     def norm(self) -> float:
         """Euclidean norm over all parameters, in float64."""
-        return float(sum(float(g.double().square().sum()) for g in self.gradients)) ** 0.5
+        return math.sqrt(sum(float(g.double().square().sum()) for g in self.gradients))
 
     def flat(self) -> Tensor:
         """All gradients as one vector."""
@@ -112,7 +113,7 @@ def _reduce(
         flat = torch.cat([*(t.reshape(-1) for t in accumulated), packed])
         processes.sum_(flat)
         sums = LossSums.unpack(flat[-len(packed) :].tolist())
-        pieces = flat[: -len(packed)].split([p.numel() for p in parameters])
+        pieces = torch.split(flat[: -len(packed)], [p.numel() for p in parameters])
         accumulated = [piece.reshape(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
     named = processes.gather(bad)
     return SummedGradient(tuple(t.float() for t in accumulated), sums, named[0] if named else None)

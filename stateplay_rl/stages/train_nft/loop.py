@@ -24,7 +24,7 @@ from stateplay_rl.stages.train_nft.data import BatchData
 from stateplay_rl.stages.train_nft.samples import BatchSamples, JudgedGroup, build_samples, plan_steps
 from stateplay_rl.stages.train_nft.timing import PartTimer
 from stateplay_rl.stages.train_nft.trackers import Tracker
-from stateplay_rl.stages.train_nft.update import UpdateStats, Updater
+from stateplay_rl.stages.train_nft.update import Updater, UpdateStats
 from stateplay_rl.stages.verdicts import resume_lines
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
@@ -128,9 +128,7 @@ class Trainer:
         decay = Decay(self.config.old_policy.slope, self.config.old_policy.maximum)
         self.world.policies.update_old(weight_on_old(self.updater.optimizer_steps, decay))
 
-    def _log(
-        self, judged: list[JudgedGroup], samples: BatchSamples, stats: UpdateStats, batch: int
-    ) -> dict[str, Any]:
+    def _log(self, judged: list[JudgedGroup], samples: BatchSamples, stats: UpdateStats, batch: int) -> dict[str, Any]:
         line = monitors.batch_metrics(
             judged,
             samples,
@@ -217,6 +215,4 @@ class Trainer:
         serious = [alarm for alarm in alarms if alarm["severity"] == "alarm"]
         if serious and self.config.monitors.pause_on_alarm:
             named = "; ".join(f"{a['name']}: {a['message']}" for a in serious)
-            raise OutsideError(
-                f"paused after batch {serious[0]['batch']}: {named}", "look at it, then --resume"
-            )
+            raise OutsideError(f"paused after batch {serious[0]['batch']}: {named}", "look at it, then --resume")

@@ -91,17 +91,13 @@ def _norm(velocity_BCfHW: Tensor) -> float:
     return float(without_condition_slot(velocity_BCfHW).double().norm())
 
 
-def alarms_of(
-    line: Mapping[str, Any], first: Mapping[str, Any] | None, config: TrainNftConfig
-) -> list[dict[str, Any]]:
+def alarms_of(line: Mapping[str, Any], first: Mapping[str, Any] | None, config: TrainNftConfig) -> list[dict[str, Any]]:
     """Thresholds that a batch's metrics cross; `first` is the run's first line (for drifts), None at the start."""
     m = config.monitors
     groups = max(line["groups"], 1)
     found: list[dict[str, Any]] = []
 
-    def check(
-        name: str, value: float | None, threshold: float, crossed: bool, severity: str, message: str
-    ) -> None:
+    def check(name: str, value: float | None, threshold: float, crossed: bool, severity: str, message: str) -> None:
         if value is not None and crossed:
             found.append(
                 {

@@ -176,9 +176,7 @@ class Objective:
     ) -> tuple[Noised, list[int]]:
         device = self.world.device
         x0 = torch.stack([self._latents_of(s) for s in samples]).to(device)
-        eps = torch.stack([normal(self._key("train_eps", s, visit), x0.shape[1:]) for s in samples]).to(
-            device
-        )
+        eps = torch.stack([normal(self._key("train_eps", s, visit), x0.shape[1:]) for s in samples]).to(device)
         if sigma_index is None:
             chosen = [index(self._key("train_sigma", s, visit), len(self.sigmas)) for s in samples]
         else:
@@ -189,9 +187,7 @@ class Objective:
 
     def _key(self, purpose: str, sample: Sample, visit: Visit) -> DrawKey:
         candidate = GROUP_SHARED if self.config.loss.shared_group_noise else sample.candidate
-        return DrawKey(
-            self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, candidate
-        )
+        return DrawKey(self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, candidate)
 
     def _reference_velocity(self, sample: Noised, conditions: ConditionBatch) -> Tensor | None:
         if self.config.anchors.reference_penalty == 0.0:
@@ -202,9 +198,7 @@ class Objective:
     def _nft(self, sample: Noised, v_live: Tensor, v_old: Tensor, r_B: Tensor) -> NFTLoss:
         loss = self.config.loss
         if loss.form == "paper_velocity_mse":
-            return paper_velocity_mse(
-                sample, v_live, v_old, r_B, beta_nft=loss.beta_nft, has_condition_slot=True
-            )
+            return paper_velocity_mse(sample, v_live, v_old, r_B, beta_nft=loss.beta_nft, has_condition_slot=True)
         return nft_loss(
             sample,
             v_live,
@@ -235,9 +229,7 @@ class Objective:
             codes = torch.stack([clip.codes for clip in present]).to(total.device)
             loss = transition_cross_entropy(self.world.transition_logits(kept, chosen), codes)
             sums.add("transition_real", loss)
-            total = total.index_add(
-                0, torch.tensor(rows, device=total.device), weights.transition_real * loss
-            )
+            total = total.index_add(0, torch.tensor(rows, device=total.device), weights.transition_real * loss)
         return total
 
     @property
@@ -255,9 +247,7 @@ class Objective:
     ) -> Tensor:
         device = self.world.device
         x0 = torch.stack([clip.latents for clip in clips]).float().to(device)
-        keys = [
-            (self._anchor_key("real_eps", s, visit), self._anchor_key("real_time", s, visit)) for s in samples
-        ]
+        keys = [(self._anchor_key("real_eps", s, visit), self._anchor_key("real_time", s, visit)) for s in samples]
         eps = torch.stack([normal(k, x0.shape[1:]) for k, _ in keys]).to(device)
         steps = torch.stack([choice(k, torch.arange(len(self._grid))) for _, k in keys])
         sigma_B, weight_B = (v.to(device) for v in self._grid.at(steps))
@@ -266,6 +256,4 @@ class Objective:
         return flow_matching_loss(sample, output.velocity_BCfHW, weight_B, has_condition_slot=True)
 
     def _anchor_key(self, purpose: str, sample: Sample, visit: Visit) -> DrawKey:
-        return DrawKey(
-            self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, sample.candidate
-        )
+        return DrawKey(self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, sample.candidate)

@@ -40,9 +40,7 @@ def make_plan(config: TrainNftConfig, conditions: Path) -> list[tuple[str, str]]
         for b in range(batches)
     )
     evaluations = 1 + batches // config.heldout.every_batches if config.heldout.conditions else 0
-    disk = candidates * _candidate_bytes(
-        world.preset, world.frame_height, world.frame_width, available[0].frames
-    )
+    disk = candidates * _candidate_bytes(world.preset, world.frame_height, world.frame_width, available[0].frames)
     return [
         ("world", f"{world.name}, mode {config.mode}, compute {world.compute_dtype}"),
         ("conditions", f"{config.stage_conditions} of {len(available)} in the pass"),

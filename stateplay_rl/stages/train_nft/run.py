@@ -209,9 +209,7 @@ def _open_ledger(out: Path, conditions: ConditionStore) -> Ledger:
     return Ledger.create(path, [record.condition_id for record in conditions.select("pass")])
 
 
-def _open_segment(
-    output: OutputDirectory | None, config: TrainNftConfig, inputs: TrainInputs
-) -> OutputDirectory:
+def _open_segment(output: OutputDirectory | None, config: TrainNftConfig, inputs: TrainInputs) -> OutputDirectory:
     """The open segment; the last one again when a kill came between its seal and the run's."""
     assert output is not None, "rank 0 holds the run"
     kind = HAND_MADE if inputs.hand_made else config.stage
@@ -279,7 +277,9 @@ def _source(
 
 def _finish(trainer: Trainer, segment: OutputDirectory | None, output: OutputDirectory | None) -> None:
     """Seal the segment, export the policies, seal the run."""
-    assert segment is not None and output is not None and trainer.ledger is not None, "rank 0 seals"
+    assert segment is not None, "rank 0 seals"
+    assert output is not None, "rank 0 seals"
+    assert trainer.ledger is not None, "rank 0 seals"
     if not segment.already_sealed:
         lines = LineLog(segment.path / layout.VERDICTS).read()
         table = segment.path / layout.SCORES
@@ -290,9 +290,7 @@ def _finish(trainer: Trainer, segment: OutputDirectory | None, output: OutputDir
     for policy in policies:
         exported[policy] = policy_sha256(trainer.world, policy)
         path = output.file(layout.policy_file(exported[policy]))
-        write_safetensors(
-            path, trainer.world.export_policy(policy), {"policy": policy, "run": output.record.run_id}
-        )
+        write_safetensors(path, trainer.world.export_policy(policy), {"policy": policy, "run": output.record.run_id})
     counts = trainer.ledger.counts()
     trainer.ledger.close()
     output.seal(

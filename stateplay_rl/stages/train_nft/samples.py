@@ -59,9 +59,7 @@ class BatchSamples:
         return [int(v) for v in torch.histc(values, bins=HISTOGRAM_BINS, min=0.0, max=1.0)]
 
 
-def _control(
-    scores: Sequence[float | None], config: TrainNftConfig, batch: int, condition: str
-) -> list[float | None]:
+def _control(scores: Sequence[float | None], config: TrainNftConfig, batch: int, condition: str) -> list[float | None]:
     """Scores as they train: unchanged, or permuted within the group (same spread, no information)."""
     if config.control == "none":
         return list(scores)

@@ -11,7 +11,6 @@ from accelerate.tracking import filter_trackers
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import MissingExtraError
 
-
 TRACKER_FOLDER = "tracker"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,9 +29,7 @@ def learning_rate(group: str, config: TrainNftConfig) -> float:
     rates = config.optimizer
     if config.mode == "full":
         return rates.learning_rate_full
-    return {"transition": rates.learning_rate_transition, "coupling_lora": rates.learning_rate_coupling}[
-        group
-    ]
+    return {"transition": rates.learning_rate_transition, "coupling_lora": rates.learning_rate_coupling}[group]
 
 
 def build_optimizer(groups: Sequence[ParameterGroup], config: TrainNftConfig) -> torch.optim.AdamW:
@@ -137,13 +136,9 @@ class Updater:
     def _skip(self, gradient: SummedGradient, batch: int, number: int, stats: UpdateStats) -> None:
         """All ranks see the same summed gradient, so all skip together."""
         names = [name for group in self.groups for name in group.names]
-        layer = next(
-            n for n, g in zip(names, gradient.gradients, strict=True) if not bool(torch.isfinite(g).all())
-        )
+        layer = next(n for n, g in zip(names, gradient.gradients, strict=True) if not bool(torch.isfinite(g).all()))
         stats.skipped_steps += 1
-        stats.skipped_because.append(
-            f"step {number}: {layer}, sample {gradient.first_bad_sample or 'unknown'}"
-        )
+        stats.skipped_because.append(f"step {number}: {layer}, sample {gradient.first_bad_sample or 'unknown'}")
         self.bad_in_a_row += 1
         if self.bad_in_a_row >= BAD_STEPS_IN_A_ROW:
             raise OutsideError(
@@ -154,4 +149,4 @@ class Updater:
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
-    return float(sum(float(t.double().square().sum()) for t in tensors)) ** 0.5
+    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))

@@ -87,9 +87,7 @@ class CouplingAttention(MultiHeadAttention):
         """The gated update of the hidden state, float32 [B, N, D]."""
         # The known key names hold no norm of their own, so this one has no parameters.
         queries_BND = F.layer_norm(x_BND.float(), x_BND.shape[-1:], eps=self.eps).type_as(x_BND)
-        return (
-            super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK).float() * self.gate.float()
-        )
+        return super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK).float() * self.gate.float()
 
 
 class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]

@@ -21,9 +21,7 @@ ADAPTER = "default"
 
 def target_names(model: LatentStateTransformer) -> tuple[str, ...]:
     """Exact module names of the coupling Linears, in block order."""
-    return tuple(
-        f"blocks.{n}.latent_state_attention.{kind}" for n in range(len(model.blocks)) for kind in KINDS
-    )
+    return tuple(f"blocks.{n}.latent_state_attention.{kind}" for n in range(len(model.blocks)) for kind in KINDS)
 
 
 def inject(model: LatentStateTransformer, seed: int, rank: int = RANK, alpha: int = ALPHA) -> tuple[str, ...]:

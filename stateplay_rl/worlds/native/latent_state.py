@@ -125,9 +125,7 @@ class LatentStateRollout(nn.Module):
         self.transition = StateTransition(buttons, sizes)
         self.output_projection = nn.Linear(sizes.state_dim, dim)
 
-    def forward(
-        self, patches_BPC: Tensor, grid: tuple[int, int], action_bins_BfK: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, patches_BPC: Tensor, grid: tuple[int, int], action_bins_BfK: Tensor) -> tuple[Tensor, Tensor]:
         """State sequences of a batch.
 
         Args:

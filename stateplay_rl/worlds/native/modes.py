@@ -61,9 +61,7 @@ def trained_groups(model: LatentStateTransformer, mode: ParameterMode) -> tuple[
 
 
 def _full_groups(names: list[str]) -> dict[str, tuple[str, ...]]:
-    groups: dict[str, list[str]] = {
-        group: [] for group in ("backbone", "coupling", "transition", "state", "predictor")
-    }
+    groups: dict[str, list[str]] = {group: [] for group in ("backbone", "coupling", "transition", "state", "predictor")}
     for name in names:
         group = next((g for g, prefixes in _FULL_GROUPS if name.startswith(prefixes)), "backbone")
         if ".latent_state_attention." in name:

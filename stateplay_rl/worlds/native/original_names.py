@@ -91,9 +91,7 @@ def text_from_original(state: Mapping[str, Value]) -> dict[str, Value]:
     Raises:
         InputError: naming keys that no rule matches.
     """
-    return _rename(
-        state, lambda name: _text(name, r"blocks", _TEXT_ROOTS, _TEXT_BLOCK, "encoder.block"), "T5"
-    )
+    return _rename(state, lambda name: _text(name, r"blocks", _TEXT_ROOTS, _TEXT_BLOCK, "encoder.block"), "T5")
 
 
 def text_to_original(state: Mapping[str, Value]) -> dict[str, Value]:
@@ -141,9 +139,7 @@ def _middle(name: str | None, inner: Mapping[str, str]) -> str | None:
     return None if renamed is None else f"{match[1]}.{renamed}"
 
 
-def _text(
-    name: str, stem: str, roots: Mapping[str, str], block: Mapping[str, str], target: str
-) -> str | None:
+def _text(name: str, stem: str, roots: Mapping[str, str], block: Mapping[str, str], target: str) -> str | None:
     if name in roots:
         return roots[name]
     match = re.fullmatch(rf"{stem}\.(\d+)\.(.+)", name)

@@ -72,9 +72,7 @@ def world_hashes(config: WorldConfig) -> WorldHashes:
 
 def _load_transformer(config: WorldConfig, sizes: NativePreset, dtype: torch.dtype) -> LatentStateTransformer:
     source = ", ".join(str(path) for path in config.files.checkpoint)
-    renamed = from_training_names(
-        read_safetensors(config.files.checkpoint), tuple(sorted(config.key_map.items()))
-    )
+    renamed = from_training_names(read_safetensors(config.files.checkpoint), tuple(sorted(config.key_map.items())))
     if renamed.unmatched:
         raise InputError(
             f"{source}: {len(renamed.unmatched)} keys that this model does not know, first "

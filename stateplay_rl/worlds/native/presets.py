@@ -190,9 +190,7 @@ def sizes_from_shapes(
     patch_weight = _shape(header, "patch_embedding.weight", 5)
     dim, in_channels = patch_weight[:2]
     layers = _count(header, r"blocks\.(\d+)\.self_attn\.q\.weight")
-    twin = next(
-        (p for p in PRESETS.values() if (p.transformer.dim, p.transformer.layers) == (dim, layers)), None
-    )
+    twin = next((p for p in PRESETS.values() if (p.transformer.dim, p.transformer.layers) == (dim, layers)), None)
     buttons = 0
     if "action_embedders.0.weight" in header:
         embedders = _count(header, r"action_embedders\.(\d+)\.weight")

@@ -55,9 +55,7 @@ class TextArchitecture:
 
 
 TEXT_PRESETS: Mapping[str, TextArchitecture] = {
-    "stateplay-5b": TextArchitecture(
-        tokens=512, d_model=4096, num_layers=24, num_heads=64, d_kv=64, d_ff=10240
-    ),
+    "stateplay-5b": TextArchitecture(tokens=512, d_model=4096, num_layers=24, num_heads=64, d_kv=64, d_ff=10240),
     "arena": TextArchitecture(tokens=48, d_model=32, num_layers=2, num_heads=2, d_kv=16, d_ff=64),
 }
 
@@ -75,9 +73,7 @@ class TextEncoder:
     The cache and the model are guarded by a lock: samplers in several threads may share one encoder.
     """
 
-    def __init__(
-        self, architecture: TextArchitecture, model: Any, tokenizer: PreTrainedTokenizerFast
-    ) -> None:
+    def __init__(self, architecture: TextArchitecture, model: Any, tokenizer: PreTrainedTokenizerFast) -> None:
         self.architecture = architecture
         self.model = model
         self._tokenizer: Any = tokenizer
@@ -184,9 +180,7 @@ def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:
     try:
         backend = Tokenizer.from_file(str(path))
     except Exception as error:
-        raise InputError(
-            f"{path} is not a tokenizer file ({error})", "give a tokenizers JSON file"
-        ) from error
+        raise InputError(f"{path} is not a tokenizer file ({error})", "give a tokenizers JSON file") from error
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token=PAD, eos_token=END, unk_token=UNKNOWN, padding_side="right"
     )

@@ -66,9 +66,7 @@ class LatentStateTransformer(nn.Module):
         self.patch_embedding = nn.Conv3d(sizes.in_channels, dim, sizes.patch, sizes.patch)
         self.condition_embedder = WanTimeTextImageEmbedding(dim, sizes.freq_dim, dim * 6, sizes.text_dim)
         embedders = sizes.layers if sizes.buttons else 0
-        self.action_embedders = nn.ModuleList(
-            nn.Linear(sizes.buttons, dim, bias=False) for _ in range(embedders)
-        )
+        self.action_embedders = nn.ModuleList(nn.Linear(sizes.buttons, dim, bias=False) for _ in range(embedders))
         self.blocks = nn.ModuleList(LatentStateBlock(sizes, latent_state) for _ in range(sizes.layers))
         self.norm_out = FP32LayerNorm(dim, sizes.eps, elementwise_affine=False)
         self.proj_out = nn.Linear(dim, sizes.in_channels * sizes.patch[1] * sizes.patch[2])
@@ -98,9 +96,7 @@ class LatentStateTransformer(nn.Module):
             InputError: the model was built without latent-state modules.
         """
         if self.latent_state_rollout is None:
-            raise InputError(
-                "this transformer has no latent-state modules", "build it with latent-state sizes"
-            )
+            raise InputError("this transformer has no latent-state modules", "build it with latent-state sizes")
         with self._autocast(first_latent_BC1HW.device):
             patches_B1hwD = self._patch_tokens(first_latent_BC1HW)
         _, _, height, width, _ = patches_B1hwD.shape
@@ -114,9 +110,7 @@ class LatentStateTransformer(nn.Module):
             InputError: the model was built without latent-state modules.
         """
         if self.transition_predictor is None:
-            raise InputError(
-                "this transformer has no transition predictor", "build it with latent-state sizes"
-            )
+            raise InputError("this transformer has no transition predictor", "build it with latent-state sizes")
         return self.transition_predictor(low_BfMS, action_bins_BfK)  # type: ignore[no-any-return]
 
     # -- velocity ---------------------------------------------------------------------------------------
@@ -203,9 +197,7 @@ class LatentStateTransformer(nn.Module):
         return [block for block in self.blocks if isinstance(block, LatentStateBlock)]
 
     def _autocast(self, device: torch.device) -> torch.autocast:
-        return torch.autocast(
-            device.type, dtype=self.compute_dtype, enabled=self.compute_dtype is not torch.float32
-        )
+        return torch.autocast(device.type, dtype=self.compute_dtype, enabled=self.compute_dtype is not torch.float32)
 
     def _patch_tokens(self, latents_BCfHW: Tensor) -> Tensor:
         """Patch embedding as one matrix product, [B, f, h, w, D]."""
@@ -275,9 +267,7 @@ class LatentStateTransformer(nn.Module):
                 "state tokens and latent-state modules must come together", "pass `state_sequence`'s tokens"
             )
         if latents.shape[3] % self.sizes.patch[1] or latents.shape[4] % self.sizes.patch[2]:
-            raise InputError(
-                f"latent grid {tuple(latents.shape[3:])} is not a multiple of {self.sizes.patch[1:]}"
-            )
+            raise InputError(f"latent grid {tuple(latents.shape[3:])} is not a multiple of {self.sizes.patch[1:]}")
 
 
 def _per_slot(x_B2: Tensor, slots: int) -> Tensor:

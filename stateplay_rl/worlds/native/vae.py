@@ -159,9 +159,7 @@ class VideoVae(nn.Module):
         parts = [self.model.decoder(hidden[:, :, :1], feat_cache=caches, feat_idx=[0], first_chunk=True)]
         step = self.architecture.slots_per_call
         for start in range(1, hidden.shape[2], step):
-            parts.append(
-                self.model.decoder(hidden[:, :, start : start + step], feat_cache=caches, feat_idx=[0])
-            )
+            parts.append(self.model.decoder(hidden[:, :, start : start + step], feat_cache=caches, feat_idx=[0]))
         pixels: Tensor = unpatchify(torch.cat(parts, dim=2), patch_size=self.architecture.patch_size)
         return pixels
 

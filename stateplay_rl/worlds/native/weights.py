@@ -39,9 +39,7 @@ def read_safetensors(paths: Sequence[Path]) -> dict[str, Tensor]:
             with safe_open(str(path), framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
                     if key in tensors:
-                        raise InputError(
-                            f"{path}: key {key!r} is in an earlier shard too", "give each shard once"
-                        )
+                        raise InputError(f"{path}: key {key!r} is in an earlier shard too", "give each shard once")
                     tensors[key] = file.get_tensor(key)
         except SafetensorError as error:
             raise CorruptionError(
@@ -70,9 +68,7 @@ def read_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
             f"{path} holds more than tensors, so opening it could run code", "convert it to safetensors"
         ) from error
     except (RuntimeError, EOFError, ValueError) as error:
-        raise CorruptionError(
-            f"{path} is not a readable torch file ({error})", "fetch the file again"
-        ) from error
+        raise CorruptionError(f"{path} is not a readable torch file ({error})", "fetch the file again") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise InputError(f"{path} is not a plain dictionary of tensors", "convert it to safetensors")
     return state
@@ -88,9 +84,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
     write_bytes(path, save(ordered, metadata=dict(sorted(metadata.items()))))
 
 
-def load_exactly(
-    module: nn.Module, weights: Mapping[str, Tensor], source: str, optional: Iterable[str] = ()
-) -> None:
+def load_exactly(module: nn.Module, weights: Mapping[str, Tensor], source: str, optional: Iterable[str] = ()) -> None:
     """Copy `weights` into a module's parameters and buffers; the two sets of names must be the same.
 
     Args:

@@ -197,9 +197,7 @@ class NativeWorld:
         self.transformer.eval().requires_grad_(False)
         groups = trained_groups(self.transformer, mode)
         trained = {
-            name: parameter
-            for group in groups
-            for name, parameter in zip(group.names, group.parameters, strict=True)
+            name: parameter for group in groups for name, parameter in zip(group.names, group.parameters, strict=True)
         }
         for parameter in trained.values():
             # Masters in float32, whatever the file holds: small updates vanish in bfloat16.
@@ -218,9 +216,7 @@ class NativeWorld:
             UsageError: no mode is set, so nothing is trained.
         """
         if self._mode is None:
-            raise UsageError(
-                "no parameter mode is set, so there is no policy to export", "call set_mode first"
-            )
+            raise UsageError("no parameter mode is set, so there is no policy to export", "call set_mode first")
         with self._bank.use(policy):
             return trained_weights(self.transformer, self._bank.names)
 
@@ -236,9 +232,7 @@ class NativeWorld:
             InputError: a key is unknown or of another shape.
         """
         if self._mode is not None:
-            raise UsageError(
-                "a policy must be applied before the parameter mode is set", "load the world again"
-            )
+            raise UsageError("a policy must be applied before the parameter mode is set", "load the world again")
         overlay_weights(self.transformer, weights, source)
 
     # -- helpers -------------------------------------------------------------------------------------

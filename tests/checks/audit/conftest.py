@@ -32,18 +32,14 @@ def arena_arrays() -> Mapping[str, Arrays]:
 def write_world(tmp_path: Path, arena_arrays: Mapping[str, Arrays]) -> Callable[..., Path]:
     """Write a world's files and its world file; `change(component, arrays)` may edit them first."""
 
-    def write(
-        change: Callable[[str, Arrays], Any] | None = None, metadata: Mapping[str, str] | None = None
-    ) -> Path:
+    def write(change: Callable[[str, Arrays], Any] | None = None, metadata: Mapping[str, str] | None = None) -> Path:
         folder = tmp_path / "world"
         folder.mkdir(exist_ok=True)
         for component, name in FILES.items():
             arrays = dict(arena_arrays[component])
             if change is not None:
                 change(component, arrays)
-            save_file(
-                arrays, folder / name, dict(metadata) if metadata and component == TRANSFORMER else None
-            )
+            save_file(arrays, folder / name, dict(metadata) if metadata and component == TRANSFORMER else None)
         (folder / "text_tokenizer.json").write_text("{}", encoding="utf-8")
         (folder / "world.yaml").write_text(world_text("tiny"), encoding="utf-8")
         return folder

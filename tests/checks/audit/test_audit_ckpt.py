@@ -125,9 +125,7 @@ def test_an_output_over_the_checkpoint_is_refused(write_world: WriteWorld) -> No
     assert checkpoint.is_file()
 
 
-def test_a_finished_output_is_kept_and_a_changed_file_noticed(
-    write_world: WriteWorld, tmp_path: Path
-) -> None:
+def test_a_finished_output_is_kept_and_a_changed_file_noticed(write_world: WriteWorld, tmp_path: Path) -> None:
     folder = write_world()
     config = AuditConfig(world=str(folder / "world.yaml"))
     out = tmp_path / "audit"
@@ -231,9 +229,7 @@ def test_written_by_the_model_audited_and_loaded(tmp_path: Path) -> None:
 
     write_world_files(folder, modules, tmp_path / "words.json", {"seed": "0"})
     closed = run(config, tmp_path / "closed")
-    assert closed.audit["reasons"] == [
-        "all 5 coupling gates are still 0: the state never reaches the picture"
-    ]
+    assert closed.audit["reasons"] == ["all 5 coupling gates are still 0: the state never reaches the picture"]
     with torch.no_grad():
         for name, parameter in transformer.named_parameters():
             if name.endswith("gate"):

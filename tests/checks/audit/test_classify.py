@@ -80,9 +80,7 @@ def test_classes(names: list[str], kind: str) -> None:
 
 @pytest.mark.parametrize("preset", ["arena", "stateplay-5b"])
 def test_our_own_components_are_told_apart(preset: str) -> None:
-    wanted = dict(
-        zip(COMPONENTS, (kinds.IMPLICIT, kinds.TOKENIZER, kinds.VAE, kinds.TEXT_ENCODER), strict=True)
-    )
+    wanted = dict(zip(COMPONENTS, (kinds.IMPLICIT, kinds.TOKENIZER, kinds.VAE, kinds.TEXT_ENCODER), strict=True))
     for component, kind in wanted.items():
         assert kinds.classify([t.name for t in expected_tensors(preset) if t.component == component]) == kind
 

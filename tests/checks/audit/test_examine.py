@@ -62,9 +62,7 @@ def test_a_whole_world_passes_and_every_tensor_has_a_source(write_world: WriteWo
     assert not any(row.disagrees for row in result.evidence.architecture)
 
 
-@pytest.mark.parametrize(
-    "prefix", ["module.", "_orig_mod.module.", "base_model.model.pipe.dit.", "model." * 3]
-)
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "base_model.model.pipe.dit.", "model." * 3])
 def test_nested_prefixes_change_nothing_but_the_map(write_world: WriteWorld, prefix: str) -> None:
     def wrap(arrays: Arrays) -> None:
         for name in list(arrays):
@@ -72,9 +70,7 @@ def test_nested_prefixes_change_nothing_but_the_map(write_world: WriteWorld, pre
 
     result = examine(targets(write_world(edit(wrap))))
     assert result.verdict.name == "passed"
-    assert result.evidence.sft.removed == {
-        prefix: sum(t.component == TRANSFORMER for t in expected_tensors("arena"))
-    }
+    assert result.evidence.sft.removed == {prefix: sum(t.component == TRANSFORMER for t in expected_tensors("arena"))}
 
 
 def test_both_layouts_of_names_pass(write_world: WriteWorld) -> None:
@@ -98,9 +94,7 @@ def test_both_layouts_of_names_pass(write_world: WriteWorld) -> None:
         "blocks.3.latent_state_attention.out.weight",
     ],
 )
-def test_a_missing_latent_state_parameter_fails_whatever_else_is_given(
-    write_world: WriteWorld, name: str
-) -> None:
+def test_a_missing_latent_state_parameter_fails_whatever_else_is_given(write_world: WriteWorld, name: str) -> None:
     folder = write_world(edit(lambda arrays: arrays.pop(name)))
     for goal in (targets(folder), Targets((folder / FILES[TRANSFORMER],))):
         result = examine(goal)
@@ -269,14 +263,10 @@ def test_non_finite_values_show_in_a_scan_only(write_world: WriteWorld, value: f
 
 def test_a_scan_reads_everything_and_finds_nothing_in_a_good_world(write_world: WriteWorld) -> None:
     seen: list[tuple[int, int]] = []
-    result = examine(
-        targets(write_world()), scan=True, progress=lambda done, total: seen.append((done, total))
-    )
+    result = examine(targets(write_world()), scan=True, progress=lambda done, total: seen.append((done, total)))
     assert result.verdict.name == "passed"
     assert (
-        seen[-1][0]
-        == seen[-1][1]
-        == sum(p.facts.end - p.facts.begin for p in result.evidence.coverage.chosen.values())
+        seen[-1][0] == seen[-1][1] == sum(p.facts.end - p.facts.begin for p in result.evidence.coverage.chosen.values())
     )
 
 
@@ -354,10 +344,7 @@ def test_quantizer_buffers_that_no_file_holds_are_assumed_and_untrainable(write_
 def test_the_tokenizer_on_record_is_matched(write_world: WriteWorld) -> None:
     folder = write_world()
     sha256 = sha256_file(folder / FILES[TOKENIZER])
-    assert (
-        examine(targets(write_world(metadata={"transition_tokenizer_sha256": sha256}))).verdict.name
-        == "passed"
-    )
+    assert examine(targets(write_world(metadata={"transition_tokenizer_sha256": sha256}))).verdict.name == "passed"
     other = examine(targets(write_world(metadata={"transition_tokenizer_sha256": "0" * 64})))
     assert "was trained with tokenizer 000" in failures(other)
 

@@ -61,9 +61,6 @@ def test_shapes_that_fit(expected: tuple[int, ...], found: tuple[int, ...], fits
 
 def test_modules() -> None:
     assert module_of("transformer", "blocks.12.ffn.0.weight") == "blocks.*.ffn"
-    assert (
-        module_of("transformer", "latent_state_rollout.transition.delta.bias")
-        == "latent_state_rollout.transition"
-    )
+    assert module_of("transformer", "latent_state_rollout.transition.delta.bias") == "latent_state_rollout.transition"
     assert module_of("vae", "decoder.conv_in.weight") == "vae.decoder"
     assert module_of("vae", "quant_conv.weight") == "vae"

@@ -146,10 +146,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     index = _shards(tmp_path)
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
     for path in (index, tmp_path):
-        assert any(
-            "model-00002-of-00002" in text and "missing" in text
-            for text in open_checkpoint(path).all_problems
-        )
+        assert any("model-00002-of-00002" in text and "missing" in text for text in open_checkpoint(path).all_problems)
 
 
 def test_one_shard_given_alone_says_what_is_lacking(tmp_path: Path) -> None:
@@ -173,9 +170,7 @@ def test_an_index_that_disagrees_with_its_shards(tmp_path: Path) -> None:
     assert "1 tensors of the index are not in it" in open_checkpoint(index).problems[0]
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "..\\x.safetensors"]
-)
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "..\\x.safetensors"])
 def test_an_index_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
     index = tmp_path / "m.index.json"
     index.write_text(json.dumps({"weight_map": {"a": name}}))

@@ -73,9 +73,7 @@ def test_an_edited_audit_is_corrupt(audited: tuple[Path, str]) -> None:
         require_trainable_audit(folder, resolve_world(world), world)
 
 
-def test_partial_failed_and_initialised_audits_are_refused(
-    write_world: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_partial_failed_and_initialised_audits_are_refused(write_world: Callable[..., Path], tmp_path: Path) -> None:
     folder = write_world()
     world = str(folder / "world.yaml")
     partial = run(AuditConfig(checkpoint=folder / FILES[TRANSFORMER]), tmp_path / "partial")

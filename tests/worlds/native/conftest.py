@@ -22,16 +22,14 @@ SMALL_STATE = LatentStateSizes(
 class Inputs:
     """One batch of inputs of `SMALL`."""
 
-    latents_BCfHW: Tensor  # noqa: N815
-    timesteps_B: Tensor  # noqa: N815
-    action_bins_BfK: Tensor  # noqa: N815
-    text_BLD: Tensor  # noqa: N815
+    latents_BCfHW: Tensor
+    timesteps_B: Tensor
+    action_bins_BfK: Tensor
+    text_BLD: Tensor
 
     def row(self, index: int) -> Inputs:
         part = slice(index, index + 1)
-        return Inputs(
-            self.latents_BCfHW[part], self.timesteps_B[part], self.action_bins_BfK[part], self.text_BLD[part]
-        )
+        return Inputs(self.latents_BCfHW[part], self.timesteps_B[part], self.action_bins_BfK[part], self.text_BLD[part])
 
 
 def make_inputs(batch: int = 3, slots: int = 4) -> Inputs:

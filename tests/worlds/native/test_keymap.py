@@ -86,9 +86,7 @@ def test_translations_of_foreign_inner_names_go_both_ways():
         "transition_predictor.head.bias": 2,
     }
     assert to_training_names(ours.state, translations).state == state
-    assert from_training_names({"predictors.head.bias": 2}, translations).unmatched == (
-        "predictors.head.bias",
-    )
+    assert from_training_names({"predictors.head.bias": 2}, translations).unmatched == ("predictors.head.bias",)
 
 
 def test_two_keys_on_one_name_are_refused():

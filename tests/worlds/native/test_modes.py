@@ -11,10 +11,7 @@ from stateplay_rl.worlds.native.modes import trained_groups, trained_names
 
 def test_transition_is_module_b(model):
     groups = trained_names(model, "transition")
-    own = [
-        f"latent_state_rollout.transition.{n}"
-        for n, _ in model.latent_state_rollout.transition.named_parameters()
-    ]
+    own = [f"latent_state_rollout.transition.{n}" for n, _ in model.latent_state_rollout.transition.named_parameters()]
     assert groups == {"transition": tuple(own)}
 
 

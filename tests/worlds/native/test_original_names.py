@@ -64,9 +64,7 @@ def test_the_text_encoder_reproduces_the_golden_vectors() -> None:
         weights["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"].shape[1],
     )
     assert weights["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"].shape[0] == buckets
-    architecture = TextArchitecture(
-        tokens=24, d_model=32, num_layers=2, num_heads=heads, d_kv=32 // heads, d_ff=48
-    )
+    architecture = TextArchitecture(tokens=24, d_model=32, num_layers=2, num_heads=heads, d_kv=32 // heads, d_ff=48)
     model = build_text_model(architecture, 64)
     load_exactly(model, weights, "golden", optional=("encoder.embed_tokens.weight",))
     context = encode_tokens(model, io["ids"], io["mask"])

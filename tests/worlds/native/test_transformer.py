@@ -217,9 +217,7 @@ def test_inputs_that_do_not_fit_are_refused(model, model_factory, inputs):
     with pytest.raises(InputError, match="buttons"):
         model_factory(latent_state=False)(*args, None, inputs.text_BLD)
     with pytest.raises(InputError, match="no latent-state modules"):
-        model_factory(latent_state=False).state_sequence(
-            inputs.latents_BCfHW[:, :, :1], inputs.action_bins_BfK
-        )
+        model_factory(latent_state=False).state_sequence(inputs.latents_BCfHW[:, :, :1], inputs.action_bins_BfK)
 
 
 @pytest.mark.parametrize("adapter", [False, True])

@@ -29,9 +29,7 @@ def latents(batch=2, slots=5):
 def test_every_code_is_reachable_and_names_its_values(levels):
     quantizer = FiniteScalarQuantizer(levels)
     grid = torch.linspace(-6, 6, 400)
-    seen = [
-        quantizer(torch.where(torch.arange(len(levels)) == q, grid[:, None], 0.0)) for q in range(len(levels))
-    ]
+    seen = [quantizer(torch.where(torch.arange(len(levels)) == q, grid[:, None], 0.0)) for q in range(len(levels))]
     for q, (values, codes) in enumerate(seen):
         assert len(values[:, q].unique()) == levels[q] == len(codes.unique())
         assert values.abs().max() <= 1

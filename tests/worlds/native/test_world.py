@@ -76,9 +76,7 @@ def test_slot_0_of_the_latents_does_not_matter() -> None:
     changed = latents.clone()
     changed[:, :, 0] = 9.0
     with torch.no_grad():
-        left, right = (
-            world.velocity(x, torch.tensor([0.5]), conditions).velocity_BCfHW for x in (latents, changed)
-        )
+        left, right = (world.velocity(x, torch.tensor([0.5]), conditions).velocity_BCfHW for x in (latents, changed))
     assert torch.equal(left, right)
 
 
@@ -221,9 +219,7 @@ def test_an_exported_policy_is_the_policy(mode: ParameterMode) -> None:
     again.apply_policy(exported, "policy")
     assert not torch.allclose(velocity_of(again), base)
     torch.testing.assert_close(velocity_of(again), velocity_of(world), rtol=1e-4, atol=1e-5)
-    assert torch.equal(
-        world.export_policy("old")[min(exported)], world.export_policy("reference")[min(exported)]
-    )
+    assert torch.equal(world.export_policy("old")[min(exported)], world.export_policy("reference")[min(exported)])
 
 
 def test_an_exported_policy_holds_the_trained_weights_only() -> None:
