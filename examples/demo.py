@@ -1,6 +1,6 @@
 """The whole chain on the embedded world, on a laptop CPU: what `make demo` runs.
 
-    python examples/demo.py --out demo [--seed 0] [--clips 240]
+    python examples/demo.py --out demo [--seed 0] [--clips 260]
 
 clips -> audit-ckpt -> build-conditions -> rollout -> score -> train-nft -> the same with shuffled rewards -> report.
 Every step is the command line that a user would type; each one is printed. At the end the held-out referee score

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from stateplay_rl.arena import events, pixels, referee
+from stateplay_rl.arena import events, game, moves, opponent, pixels, referee, state
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.judges.base import GroupVerdict, scored
-from stateplay_rl.stores.atomic import sha256_json
+from stateplay_rl.stores.atomic import sha256_bytes, sha256_json
 from stateplay_rl.stores.groups import StoredGroup
 from stateplay_rl.stores.video import decode_mp4
 
 
-def _constants() -> dict[str, float]:
+def _constants() -> dict[str, float | str]:
     """Every number that decides a score, by name."""
-    found: dict[str, float] = {}
+    found: dict[str, float | str] = {}
     for module in (referee, pixels, events):
         for name, value in vars(module).items():
             if name.isupper() and isinstance(value, int | float):
                 found[f"{module.__name__}.{name}"] = value
+    # The truth that videos are compared with: another move table or script would change scores.
+    for module in (game, moves, opponent, state):
+        found[f"{module.__name__} source"] = sha256_bytes(inspect.getsource(module).encode())
     return found
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from stateplay_rl.checks import directory_contents as contents
-from stateplay_rl.checks.directory_facts import SHOWN, Facts
+from stateplay_rl.checks.directory_facts import SHOWN, Facts, provisional_manifest
 from stateplay_rl.checks.lines import CheckLine, NotChecked, run_check
 from stateplay_rl.errors import CheckError, InputError, SprlError
 from stateplay_rl.stores import layout
@@ -75,15 +75,15 @@ class _Walk:
         if not manifest:
             return
         self._add(f"{label}: files", partial(_files, manifest[0]))
-        facts = Facts(path, manifest[0].schema_name, manifest[0], self._inputs(manifest[0], label, depth))
+        facts = Facts(path, manifest[0].schema_name, manifest[0], self._inputs(manifest[0], label, depth), self.search)
         self._contents(facts, label, depth)
 
     def _unfinished(self, path: Path, label: str, depth: int) -> None:
         records: list[UnfinishedRecord] = []
         self._add(f"{label}: manifest", partial(_unfinished, path, records))
         if records:
-            inputs = self._inputs(_provisional(path, records[0]), label, depth)
-            self._contents(Facts(path, records[0].schema, None, inputs), label, depth)
+            inputs = self._inputs(provisional_manifest(path, records[0]), label, depth)
+            self._contents(Facts(path, records[0].schema, None, inputs, self.search), label, depth)
 
     def _contents(self, facts: Facts, label: str, depth: int) -> None:
         for finding in contents.examine(facts):
@@ -122,25 +122,6 @@ def _unfinished(path: Path, into: list[UnfinishedRecord]) -> str:
     raise NotChecked(
         f"unfinished {record.schema} directory, begun {record.started_utc}: no manifest vouches for its "
         f"files; finish it with `sprl {record.command} ... --out {path} --resume`"
-    )
-
-
-def _provisional(path: Path, record: UnfinishedRecord) -> Manifest:
-    """The record of an unfinished directory in the form in which inputs are looked for."""
-    return Manifest(
-        schema_name=record.schema,
-        schema_version=record.version,
-        run_id=record.run_id,
-        command=record.command,
-        config=record.config,
-        seeds={},
-        started_utc=record.started_utc,
-        ended_utc="",
-        versions=record.versions,
-        inputs=record.inputs,
-        files={},
-        extra={},
-        root=path,
     )
 
 

@@ -12,7 +12,15 @@ from functools import partial
 from pathlib import Path
 
 from stateplay_rl.checks import directory_runs
-from stateplay_rl.checks.directory_facts import Facts, all_groups, collect, group_stores, rehash_groups
+from stateplay_rl.checks.directory_facts import (
+    GROUPS_INPUT,
+    Facts,
+    all_groups,
+    collect,
+    group_stores,
+    inputs_record,
+    rehash_groups,
+)
 from stateplay_rl.checks.lines import NotChecked, require
 from stateplay_rl.errors import SprlError
 from stateplay_rl.stores import layout
@@ -108,7 +116,9 @@ def check_scores(facts: Facts) -> str:
     from stateplay_rl.stores.scores import ScoreTable
 
     table = ScoreTable.read(facts.path / layout.SCORES)
-    source = facts.inputs.get("groups", facts.path if facts.schema == "segment" else None)
+    # A segment holds its groups itself, but for a hand-made one, which reads them.
+    own = facts.schema == "segment" and GROUPS_INPUT not in inputs_record(facts.path).inputs
+    source = facts.inputs.get(GROUPS_INPUT, facts.path if own else None)
     if source is None:
         raise NotChecked(f"{len(table)} rows are well formed; their groups were not found")
     groups = {g.record.group_id: g for g in all_groups(source) if isinstance(g, StoredGroup)}

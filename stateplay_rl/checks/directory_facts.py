@@ -9,19 +9,59 @@ from pathlib import Path
 from stateplay_rl.errors import CheckError, SprlError
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.groups import GroupStore, StoredGroup
-from stateplay_rl.stores.sealed import Manifest
+from stateplay_rl.stores.sealed import Manifest, is_sealed, read_manifest
+from stateplay_rl.stores.unfinished import UnfinishedRecord, read_unfinished
 
 SHOWN = 5
+GROUPS_INPUT = "groups"
+"""Name of the input that `score` and a hand-made segment read their groups from."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A directory of the walk; `manifest` is None while it is unfinished, `inputs` are those found."""
+    """A directory of the walk.
+
+    Args:
+        manifest: None while it is unfinished.
+        inputs: those that were found.
+        search: folders in which inputs of its parts are looked for.
+    """
 
     path: Path
     schema: str
     manifest: Manifest | None
     inputs: Mapping[str, Path]
+    search: tuple[Path, ...] = ()
+
+
+def provisional_manifest(path: Path, record: UnfinishedRecord) -> Manifest:
+    """The record of an unfinished directory in the form in which inputs are looked for."""
+    return Manifest(
+        schema_name=record.schema,
+        schema_version=record.version,
+        run_id=record.run_id,
+        command=record.command,
+        config=record.config,
+        seeds={},
+        started_utc=record.started_utc,
+        ended_utc="",
+        versions=record.versions,
+        inputs=record.inputs,
+        files={},
+        extra={},
+        root=path,
+    )
+
+
+def inputs_record(path: Path) -> Manifest:
+    """The manifest of a sealed directory, or what an unfinished one recorded of its inputs when it began.
+
+    Raises:
+        UnsealedError, InputError, CorruptionError: neither can be read.
+    """
+    if not is_sealed(path) and (path / layout.UNFINISHED).is_file():
+        return provisional_manifest(path, read_unfinished(path))
+    return read_manifest(path)
 
 
 def collect(problems: Sequence[str], passed: str) -> str:

@@ -62,6 +62,10 @@ def command(
 
 
 def _show(summary: RolloutSummary) -> None:
+    from stateplay_rl.runtime import ranks
+
+    if not ranks().is_main:
+        return
     done = "was already finished" if summary.already_done else "finished"
     console = Console(highlight=False)
     console.print(f"{summary.out} {done}", markup=False)

@@ -13,6 +13,10 @@ Mode = Literal["transition", "coupling", "joint", "full"]
 """Which parameters are trained: module B, the coupling LoRA, both, or everything (arena's own mode)."""
 
 
+WAN_SHIFT = 5.0
+"""Shift of the grid that the model was trained with."""
+
+
 class SamplingConfig(FrozenConfig):
     """How candidates are drawn: the model's own Euler ODE on the shifted grid.
 
@@ -21,15 +25,15 @@ class SamplingConfig(FrozenConfig):
 
     candidates: int = Field(4, ge=1, le=26, description="candidates per condition; one group")
     steps: int = Field(30, ge=1, le=1000, description="Euler steps")
-    shift: float = Field(5.0, gt=0, description="shift of the sigma grid")
+    shift: float = Field(WAN_SHIFT, gt=0, description="shift of the sigma grid")
     candidates_per_call: int = Field(
         1, ge=1, description="candidates of one condition that are sampled together (memory against speed)"
     )
 
     @property
     def sampler(self) -> str:
-        """Name of the sampler as it stands in every record."""
-        return "euler"
+        """Name of the sampler as it stands in every record; another grid is another sampler."""
+        return "euler" if self.shift == WAN_SHIFT else f"euler-shift{self.shift:g}"
 
 
 class RolloutConfig(FrozenConfig):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from stateplay_rl.distributed import Processes
-from stateplay_rl.errors import SprlError
+from stateplay_rl.errors import OutsideError, SprlError
 
 T = TypeVar("T")
 
@@ -16,6 +16,7 @@ def on_main(processes: Processes, work: Callable[[], T]) -> T | None:
 
     Raises:
         SprlError: what `work` raised, on every rank.
+        OutsideError: on the other ranks, when rank 0 fails in any other way (there the error itself goes on).
     """
     result: T | None = None
     error: SprlError | None = None
@@ -24,6 +25,10 @@ def on_main(processes: Processes, work: Callable[[], T]) -> T | None:
             result = work()
         except SprlError as raised:
             error = raised
+        except BaseException as raised:
+            if processes.count > 1:
+                processes.broadcast((OutsideError, f"rank 0 failed: {raised!r}", "look at its log, then --resume"))
+            raise
     if processes.count > 1:
         facts = processes.broadcast(None if error is None else (type(error), error.what, error.hint))
         if facts is not None and error is None:

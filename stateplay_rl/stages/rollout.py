@@ -73,7 +73,7 @@ def run(config: RolloutConfig, inputs: RolloutInputs, out: Path) -> RolloutSumma
         ),
     )
     if processes.broadcast(output.already_sealed if output else None):
-        return _already_done(out, records, config)
+        return _already_done(out)
     try:
         world = load_world(world_config)
         if config.policy is not None:
@@ -157,14 +157,14 @@ def _seal(
     )
 
 
-def _already_done(out: Path, records: list[ConditionRecord], config: RolloutConfig) -> RolloutSummary:
-    finished = GroupStore(out).finished()
-    first = GroupStore(out).read(finished[0]).record
+def _already_done(out: Path) -> RolloutSummary:
+    groups = GroupStore(out)
+    stored = [groups.read(group_id).record for group_id in groups.finished()]
     return RolloutSummary(
         out,
-        len(finished),
-        len(finished) * config.sampling.candidates,
-        first.policy_sha256,
-        0,
+        len(stored),
+        sum(record.candidates for record in stored),
+        stored[0].policy_sha256,
+        sum(not record.has_reference for record in stored),
         already_done=True,
     )

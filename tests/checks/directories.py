@@ -140,6 +140,26 @@ def write_chain(root: Path) -> Path:
     return write_scores_folder(root / "scores", write_groups_folder(root / "groups", conditions))
 
 
+def write_hand_made_run(root: Path, *, seal: bool = True) -> Path:
+    """A run of one hand-made batch: its segment reads groups/ and scores/ of `root` and holds no groups."""
+    scores = write_chain(root)
+    reads = {"conditions": root / "conditions"}
+    with writing(root / "run", "run", reads) as run:
+        inputs = {**reads, "groups": root / "groups", "scores": scores}
+        segment = open_segment(run, "hand", config=EmptyConfig(), inputs=inputs)
+        ScoreTable(score_rows(GroupStore(root / "groups").finished())).write(segment.path / layout.SCORES)
+        with Ledger.create(run.path / layout.LEDGER, CONDITION_IDS) as ledger:
+            ledger.reserve(0, 2)
+            for name in CONDITION_IDS:
+                ledger.mark(0, name, "rolled", group_id=f"g-{name}")
+        if seal:
+            segment.seal()
+            run.seal()
+        else:
+            segment.close()
+    return root / "run"
+
+
 def write_run(root: Path, *, seal: bool = True) -> Path:
     """A run of one batch with its segment, ledger, checkpoints, logs and an exported policy."""
     conditions = write_conditions_folder(root / "conditions")

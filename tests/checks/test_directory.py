@@ -23,6 +23,7 @@ from tests.checks.directories import (
     write_chain,
     write_conditions_folder,
     write_group,
+    write_hand_made_run,
     write_run,
     writing,
 )
@@ -182,6 +183,39 @@ def test_a_policy_is_found_in_its_checkpoint_or_among_the_exported(tmp_path):
         write_group(groups, condition, policy)
     detail = outcome(run)["run: policies"].detail
     assert detail == "2 policies sampled the groups; 1 are exported, 1 in a checkpoint"
+
+
+@pytest.mark.parametrize("seal", [True, False])
+def test_the_groups_of_a_hand_made_batch_are_found_in_its_input(tmp_path, seal):
+    run = write_hand_made_run(tmp_path / "tree", seal=seal)
+    lines = outcome(run)
+    assert {n for n, line in lines.items() if line.status == "failed"} == set()
+    assert lines["run: ledger"].detail == "2 of 2 conditions drawn, every group found"
+    assert lines["run: policies"].detail.startswith("1 policies sampled the groups")
+    assert lines["run/segments/000-hand: scores"].detail == "2 scores lead to 2 groups"
+    assert lines["run/segments/000-hand <- groups: groups"].status == "passed"
+
+
+def test_groups_of_a_hand_made_batch_that_moved_are_found_by_hash_or_said_to_be_away(tmp_path):
+    run = write_hand_made_run(tmp_path / "tree")
+    (tmp_path / "attic").mkdir()
+    shutil.move(tmp_path / "tree" / "groups", tmp_path / "attic" / "old-groups")
+    away = outcome(run)
+    assert {n for n, line in away.items() if line.status == "failed"} == set()
+    for name in ("run: ledger", "run/segments/000-hand: scores"):
+        assert away[name].status == "skipped"
+    assert "2 of 2 drawn conditions: the groups that 000-hand read were not found" in away["run: ledger"].detail
+    assert "--search" in away["run: policies"].detail
+    found = outcome(run, tmp_path / "attic", tmp_path / "tree")
+    assert {line.status for line in found.values()} == {"passed"}, found
+
+
+def test_a_group_that_a_hand_made_batch_lost_is_missed(tmp_path):
+    run = write_hand_made_run(tmp_path)
+    shutil.rmtree(tmp_path / "groups" / "g-c1")
+    lines = outcome(run)
+    assert "condition c1 (rolled): group g-c1 is missing" in lines["run: ledger"].detail
+    assert lines["run/segments/000-hand: scores"].status == "failed"
 
 
 def test_an_open_run_is_verified_as_far_as_it_goes(tmp_path):

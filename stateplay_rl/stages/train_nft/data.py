@@ -54,6 +54,10 @@ class BatchData:
             self._latents[key] = self._read(sample.group_id).latents(sample.candidate).float()
         return self._latents[key]
 
+    def has_clip(self, condition_id: str) -> bool:
+        """Whether the condition has a clip of its own."""
+        return self._conditions.by_id(condition_id).clip is not None
+
     def real_of(self, condition_id: str) -> RealClip | None:
         """Latents and codes of the condition's own clip; None when it has none."""
         if condition_id not in self._clips:

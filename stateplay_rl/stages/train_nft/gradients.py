@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,7 @@ def global_gradient(
         samples: the whole optimizer step's samples, the same list on every rank.
     """
     accumulated = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in parameters]
+    visit = replace(visit, anchor_scale=anchor_scale(objective, samples, visit))
     sums = LossSums()
     bad: list[str] = []
     divisor = len(samples) * objective.visits_per_sample
@@ -72,10 +73,16 @@ def global_gradient(
     if objective.config.loss.full_schedule:
         levels = list(range(objective.visits_per_sample))
     for _, (call, level) in processes.mine([(call, level) for call in calls for level in levels]):
-        finite = _add_call(objective, call, visit, level, divisor, parameters, accumulated, sums)
-        if not finite:
-            bad.append(f"{call[0].condition_id}/{call[0].candidate}")
+        bad += _add_call(objective, call, visit, level, divisor, parameters, accumulated, sums)
     return _reduce(accumulated, sums, bad, parameters, processes)
+
+
+def anchor_scale(objective: Objective, samples: Sequence[Sample], visit: Visit) -> float:
+    """All samples over those with a real clip: the anchors are then a mean over the samples that have one."""
+    if not visit.anchors:
+        return 1.0
+    with_clip = sum(objective.has_clip(s.condition_id) for s in samples)
+    return len(samples) / with_clip if with_clip else 1.0
 
 
 def _add_call(
@@ -87,17 +94,22 @@ def _add_call(
     parameters: Sequence[nn.Parameter],
     accumulated: Sequence[Tensor],
     sums: LossSums,
-) -> bool:
-    """One forward and backward; adds its gradient to `accumulated` and says whether its loss was finite."""
+) -> list[str]:
+    """One forward and backward; adds its gradient to `accumulated`, returns the samples that were not finite."""
     prepared = objective.prepare(call, visit, level)
     with objective.world.policies.live_window():
-        loss = objective.losses(prepared, sums).double().sum() / divisor
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss_B = objective.losses(prepared, sums).double()
+        (loss_B.sum() / divisor).backward()  # type: ignore[no-untyped-call]
+    finite = True
     for parameter, total in zip(parameters, accumulated, strict=True):
         if parameter.grad is not None:
+            finite = finite and bool(torch.isfinite(parameter.grad).all())
             total += parameter.grad
             parameter.grad = None
-    return bool(torch.isfinite(loss))
+    named = [f"{s.condition_id}/{s.candidate}" for s in call]
+    bad = [name for name, ok in zip(named, torch.isfinite(loss_B).tolist(), strict=True) if not ok]
+    # A finite loss with a gradient that is not: any sample of the call may be the cause.
+    return bad if bad or finite else named
 
 
 def _reduce(

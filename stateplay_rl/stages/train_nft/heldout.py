@@ -57,6 +57,7 @@ def evaluate(
     run: Path,
     *,
     batches_done: int,
+    candidates_seen: int,
     policy: PolicyName,
 ) -> Evaluation:
     """Roll out and judge the held-out conditions under `policy`; groups stay in `run/heldout/`."""
@@ -80,7 +81,8 @@ def evaluate(
     if processes.is_main:
         text = "".join(json.dumps(g.line, ensure_ascii=False) + "\n" for g in judged)
         write_text(run / relative / layout.VERDICTS, text)
-    return _evaluation(judged, conditions, config, plan, batches_done, relative)
+    seen = {"batch": batches_done, "candidates_seen": candidates_seen}
+    return _evaluation(judged, conditions, config, plan, seen, relative)
 
 
 def _evaluation(
@@ -88,7 +90,7 @@ def _evaluation(
     conditions: ConditionStore,
     config: TrainNftConfig,
     plan: RolloutPlan,
-    batches_done: int,
+    seen: Mapping[str, int],
     relative: str,
 ) -> Evaluation:
     complete = [g for g in judged if g.reason is None]
@@ -101,12 +103,11 @@ def _evaluation(
         clusters[conditions.by_id(group.condition_id).cluster_id].extend(scores[group.condition_id])
         by_class[group.mechanics_class].extend(scores[group.condition_id])
     interval = bootstrap_mean([clusters[c] for c in sorted(clusters)], seed=config.heldout.seed)
-    per_batch = config.conditions_per_batch * config.sampling.candidates
     line = {
-        "batch": batches_done,
+        "batch": seen["batch"],
         "policy": plan.policy,
         "policy_sha256": plan.policy_sha256,
-        "candidates_seen": batches_done * per_batch,
+        "candidates_seen": seen["candidates_seen"],
         "conditions": len(complete),
         "failed": len(judged) - len(complete),
         "samples": config.heldout.samples,

@@ -92,10 +92,12 @@ class Trainer:
         alarms += self._evaluate(timer, is_last=is_last)
         self.data.clear()
         on_main(self.processes, lambda: self._book_outcome(batch, judged, samples, alarms, timer))
-        if is_last or (batch + 1) % self.config.checkpoint_every_batches == 0:
+        reasons = self._reasons_to_pause(alarms)
+        if is_last or reasons or (batch + 1) % self.config.checkpoint_every_batches == 0:
             self._checkpoint()
         self._check_ranks_agree(batch)
-        self._pause_if_asked(alarms)
+        if reasons:
+            raise OutsideError(f"paused after batch {batch}: {reasons}", "look at it, then --resume")
         return line
 
     # -- the parts of a batch --------------------------------------------------------------------------
@@ -106,7 +108,7 @@ class Trainer:
 
     def _known_verdicts(self) -> dict[str, Mapping[str, Any]]:
         """Verdicts on disk; rank 0's list, so that no rank asks for one that another has."""
-        lines = on_main(self.processes, lambda: resume_lines(self.segment / layout.VERDICTS, self.judge))
+        lines = on_main(self.processes, lambda: resume_lines(self.segment / layout.VERDICTS, self.source.judge))
         return {line["group_id"]: line for line in self.processes.broadcast(lines)}
 
     def _book_verdicts(self, batch: int, judged: list[JudgedGroup]) -> None:
@@ -162,6 +164,7 @@ class Trainer:
                 self.processes,
                 self.run,
                 batches_done=done,
+                candidates_seen=self.position.candidates_seen,
                 policy=settings.policy,
             )
         self.position.rewards.append((done, result.reward_mean))
@@ -211,8 +214,8 @@ class Trainer:
                 "resume from the checkpoint before; if it happens again, check the GPUs",
             )
 
-    def _pause_if_asked(self, alarms: list[dict[str, Any]]) -> None:
-        serious = [alarm for alarm in alarms if alarm["severity"] == "alarm"]
-        if serious and self.config.monitors.pause_on_alarm:
-            named = "; ".join(f"{a['name']}: {a['message']}" for a in serious)
-            raise OutsideError(f"paused after batch {serious[0]['batch']}: {named}", "look at it, then --resume")
+    def _reasons_to_pause(self, alarms: list[dict[str, Any]]) -> str:
+        """The batch's alarms in words when the run shall stop for them, else empty."""
+        if not self.config.monitors.pause_on_alarm:
+            return ""
+        return "; ".join(f"{a['name']}: {a['message']}" for a in alarms if a["severity"] == "alarm")

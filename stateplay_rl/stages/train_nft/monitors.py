@@ -169,13 +169,13 @@ def _picture_alarms(
         )
 
 
-def heldout_alarm(rewards: Sequence[float], batch: int, config: TrainNftConfig) -> dict[str, Any] | None:
+def heldout_alarm(rewards: Sequence[float], batches_done: int, config: TrainNftConfig) -> dict[str, Any] | None:
     """The held-out reward fell well below its best."""
     drop = max(rewards) - rewards[-1]
     if drop <= config.monitors.heldout_drop_points:
         return None
     return {
-        "batch": batch,
+        "batch": max(batches_done - 1, 0),
         "name": "heldout_drop",
         "value": drop,
         "threshold": config.monitors.heldout_drop_points,

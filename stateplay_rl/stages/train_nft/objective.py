@@ -28,11 +28,12 @@ PARTS = ("total", "nft", "pos", "neg", "fm_real", "transition_real", "reference"
 
 @dataclass(frozen=True)
 class Visit:
-    """Where a call stands: batch, inner pass (also counts full-schedule sigmas), and whether anchors take part."""
+    """Where a call stands: batch, inner pass, whether anchors take part, and what they are multiplied by."""
 
     batch: int
     inner_pass: int
     anchors: bool
+    anchor_scale: float = 1.0
 
 
 @dataclass
@@ -107,6 +108,7 @@ class Objective:
         conditions_of: condition ids -> encoded conditions.
         latents_of: sample -> stored clean latents [C, f, H, W] (bf16 values, float32 tensor).
         real_of: condition id -> its real clip, or None when it has none.
+        has_clip: the same without reading the clip; None: ask `real_of`.
     """
 
     def __init__(
@@ -116,12 +118,14 @@ class Objective:
         conditions_of: Callable[[Sequence[str]], ConditionBatch],
         latents_of: Callable[[Sample], Tensor],
         real_of: Callable[[str], RealClip | None],
+        has_clip: Callable[[str], bool] | None = None,
     ) -> None:
         self.world = world
         self.config = config
         self._conditions_of = conditions_of
         self._latents_of = latents_of
         self._real_of = real_of
+        self.has_clip = has_clip or (lambda condition_id: real_of(condition_id) is not None)
         self.sigmas = sampling_sigmas(config.sampling.steps, config.sampling.shift)
         self._grid = TrainingGrid.build()
 
@@ -167,7 +171,7 @@ class Objective:
             sums.add("reference", gap)
             total = total + self.config.anchors.reference_penalty * gap
         if prepared.visit.anchors:
-            total = total + self._anchors(prepared, states, sums)
+            total = total + prepared.visit.anchor_scale * self._anchors(prepared, states, sums)
         sums.add("total", total)
         return total
 

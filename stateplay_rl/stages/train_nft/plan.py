@@ -6,6 +6,7 @@ from pathlib import Path
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.errors import InputError
+from stateplay_rl.stages.train_nft import heldout
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 from stateplay_rl.worlds.world_files import resolve_world
@@ -39,7 +40,10 @@ def make_plan(config: TrainNftConfig, conditions: Path) -> list[tuple[str, str]]
         )
         for b in range(batches)
     )
-    evaluations = 1 + batches // config.heldout.every_batches if config.heldout.conditions else 0
+    heldout.choose_heldout(store, config.heldout.conditions)
+    every = config.heldout.every_batches
+    # Before the first batch, every n batches, and after the last one.
+    evaluations = 1 + -(-batches // every) if config.heldout.conditions else 0
     disk = candidates * _candidate_bytes(world.preset, world.frame_height, world.frame_width, available[0].frames)
     return [
         ("world", f"{world.name}, mode {config.mode}, compute {world.compute_dtype}"),

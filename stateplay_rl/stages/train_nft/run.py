@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stateplay_rl.checks.audit.trainable import require_trainable_audit
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.distributed import Processes, start_processes
 from stateplay_rl.errors import InputError, UsageError
+from stateplay_rl.judges.base import Judge
 from stateplay_rl.runtime import pin_threads
 from stateplay_rl.stages.candidates import policy_sha256
 from stateplay_rl.stages.judge_choice import make_judge
@@ -31,9 +31,9 @@ from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.groups import GroupStore
 from stateplay_rl.stores.jsonl import LineLog
 from stateplay_rl.stores.ledger import Ledger
-from stateplay_rl.stores.manifest import OutputDirectory, read_manifest
+from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
 from stateplay_rl.stores.segments import list_segments, open_segment
-from stateplay_rl.worlds.base import PolicyName
+from stateplay_rl.worlds.base import ParameterGroup, PolicyName
 from stateplay_rl.worlds.encoded import EncodedStore
 from stateplay_rl.worlds.load import load_world
 from stateplay_rl.worlds.native.weights import write_safetensors
@@ -102,10 +102,18 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     on_main(processes, lambda: require_trainable_audit(config.audit, world_config, config.world))
     conditions = ConditionStore.open(inputs.conditions)
     _check_conditions(conditions, config, inputs)
+    # Before the run is opened: what is refused leaves it as it was.
+    batch = _hand_made_batch(config, inputs, out, conditions, processes)
+    if batch is not None and batch.is_trained and inputs.resume and is_sealed(out):
+        return _summary(out, already_done=True)
+    judge = _judge(config, batch)
+    loaded = None if batch is None else _load_and_check(config, world_config, batch, inputs, out)
+    processes.barrier()
     with _open_run(config, inputs, out, world_config, processes) as output:
         if processes.broadcast(output.already_sealed if output else None):
             return _summary(out, already_done=True)
-        trainer, segment = _build(config, inputs, out, conditions, world_config, output, processes)
+        parts = _Parts(conditions, judge, batch, *(loaded or _load(config, world_config)))
+        trainer, segment = _build(config, inputs, out, parts, output, processes)
         try:
             trainer.train()
             processes.barrier()
@@ -159,30 +167,75 @@ def _open_run(
             output.close()
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What is opened before the run is."""
+
+    conditions: ConditionStore
+    judge: Judge
+    batch: HandMadeBatch | None
+    world: NativeWorld
+    parameter_groups: tuple[ParameterGroup, ...]
+
+
+def _hand_made_batch(
+    config: TrainNftConfig, inputs: TrainInputs, out: Path, conditions: ConditionStore, processes: Processes
+) -> HandMadeBatch | None:
+    if inputs.groups is None or inputs.scores is None:
+        return None
+    return HandMadeBatch(config, processes, inputs.groups, inputs.scores, out, conditions, fresh=inputs.overwrite)
+
+
+def _judge(config: TrainNftConfig, batch: HandMadeBatch | None) -> Judge:
+    """A hand-made batch brings its scores: only held-out conditions then need a judge."""
+    if batch is not None and config.heldout.conditions == 0:
+        return batch.judge
+    return make_judge(config.judge, world=config.world)
+
+
+def _load(config: TrainNftConfig, world_config: WorldConfig) -> tuple[NativeWorld, tuple[ParameterGroup, ...]]:
+    world = load_world(world_config)
+    return world, world.set_mode(config.mode)
+
+
+def _load_and_check(
+    config: TrainNftConfig, world_config: WorldConfig, batch: HandMadeBatch, inputs: TrainInputs, out: Path
+) -> tuple[NativeWorld, tuple[ParameterGroup, ...]]:
+    """The world under the run's old policy, and whether the hand-made batch fits it."""
+    world, parameter_groups = _load(config, world_config)
+    checkpoints = CheckpointStore(out / layout.CHECKPOINTS_FOLDER)
+    if not inputs.overwrite and checkpoints.latest() is not None:
+        world.policies.load("old", dict(checkpoints.load().payload.old))
+    batch.check(world)
+    return world, parameter_groups
+
+
 def _build(
     config: TrainNftConfig,
     inputs: TrainInputs,
     out: Path,
-    conditions: ConditionStore,
-    world_config: WorldConfig,
+    parts: _Parts,
     output: OutputDirectory | None,
     processes: Processes,
 ) -> tuple[Trainer, OutputDirectory | None]:
-    """World, policies, optimizer, ledger and the open segment, as the last checkpoint left them."""
-    world = load_world(world_config)
-    parameter_groups = world.set_mode(config.mode)
-    judge = make_judge(config.judge, world=config.world)
+    """Policies, optimizer, ledger and the open segment, as the last checkpoint left them."""
+    world, conditions, judge = parts.world, parts.conditions, parts.judge
     encoded = EncodedStore(config.encoded or out / "encoded", world)
     checkpoints = CheckpointStore(out / layout.CHECKPOINTS_FOLDER, keep=config.keep_checkpoints)
     ledger = on_main(processes, lambda: _open_ledger(out, conditions))
-    segment = on_main(processes, lambda: _open_segment(output, config, inputs))
+    segment = on_main(processes, lambda: _open_segment(output, config, inputs, parts.batch))
     folder = Path(processes.broadcast(str(segment.path) if segment else None))
     groups = GroupStore(folder / layout.GROUPS_FOLDER, hasher=segment.hasher if segment else None)
     data = BatchData(world, conditions, groups, encoded)
-    objective = Objective(world, config, data.conditions_of, data.latents_of, data.real_of)
-    updater = Updater(objective, parameter_groups, config, processes)
+    objective = Objective(world, config, data.conditions_of, data.latents_of, data.real_of, data.has_clip)
+    updater = Updater(objective, parts.parameter_groups, config, processes)
     position = _restore(checkpoints, world, updater, out, ledger, processes)
-    source = _source(config, inputs, world, conditions, judge, processes, groups, data, position)
+    source: BatchSource
+    if parts.batch is None:
+        source = OnPolicyBatches(world, conditions, judge, config, processes, groups)
+    else:
+        source = parts.batch
+        data.read_from(parts.batch.read)
     trainer = Trainer(
         config=config,
         run=out,
@@ -209,26 +262,28 @@ def _open_ledger(out: Path, conditions: ConditionStore) -> Ledger:
     return Ledger.create(path, [record.condition_id for record in conditions.select("pass")])
 
 
-def _open_segment(output: OutputDirectory | None, config: TrainNftConfig, inputs: TrainInputs) -> OutputDirectory:
+def _open_segment(
+    output: OutputDirectory | None, config: TrainNftConfig, inputs: TrainInputs, batch: HandMadeBatch | None
+) -> OutputDirectory:
     """The open segment; the last one again when a kill came between its seal and the run's."""
     assert output is not None, "rank 0 holds the run"
     kind = HAND_MADE if inputs.hand_made else config.stage
     segments = list_segments(output.path)
-    if segments and segments[-1].sealed and not inputs.hand_made:
+    named = inputs.named(config)
+    for name, path in (("groups", inputs.groups), ("scores", inputs.scores)):
+        if path is not None:
+            named[name] = path
+    if segments and segments[-1].sealed and (batch is None or batch.is_trained):
         return OutputDirectory.open(
             segments[-1].path,
             schema="segment",
             version=layout.SCHEMAS["segment"],
             command="train-nft",
             config=config,
-            inputs=inputs.named(config),
+            inputs=named,
             resume=True,
             overwrite=False,
         )
-    named = inputs.named(config)
-    for name, path in (("groups", inputs.groups), ("scores", inputs.scores)):
-        if path is not None:
-            named[name] = path
     return open_segment(output, kind, config=config, inputs=named)
 
 
@@ -255,24 +310,6 @@ def _restore(
         state.cut_logs(checkpoint, out)
         ledger.rewind_to(position.batches_done)
     return position
-
-
-def _source(
-    config: TrainNftConfig,
-    inputs: TrainInputs,
-    world: NativeWorld,
-    conditions: ConditionStore,
-    judge: Any,
-    processes: Processes,
-    groups: GroupStore,
-    data: BatchData,
-    position: state.Position,
-) -> BatchSource:
-    if inputs.groups is None or inputs.scores is None:
-        return OnPolicyBatches(world, conditions, judge, config, processes, groups)
-    batch = HandMadeBatch(world, config, processes, inputs.groups, inputs.scores, position.batches_done)
-    data.read_from(batch.read)
-    return batch
 
 
 def _finish(trainer: Trainer, segment: OutputDirectory | None, output: OutputDirectory | None) -> None:

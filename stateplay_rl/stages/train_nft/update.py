@@ -98,9 +98,10 @@ class Updater:
         for number, samples in enumerate(steps):
             visit = Visit(batch, number // max(steps_per_pass, 1), anchors=number % every == 0)
             gradient = global_gradient(self.objective, samples, visit, self.parameters, self.processes)
-            stats.sums += gradient.sums
             if gradient.is_finite:
                 self.bad_in_a_row = 0
+                # Losses of skipped steps are not numbers: they would spoil the batch's means.
+                stats.sums += gradient.sums
                 self._apply(gradient, stats)
             else:
                 self._skip(gradient, batch, number, stats)
