@@ -22,7 +22,7 @@ from stateplay_rl.arena.prompts import read_strategy
 from stateplay_rl.arena.state import Trajectory
 from stateplay_rl.errors import InputError
 
-REFEREE_VERSION = 1
+REFEREE_VERSION = 2
 ENGINE_TOTAL = 100.0
 FROZEN_TOTAL = 0.0
 BAR_SHARE = 0.7
@@ -35,6 +35,8 @@ FULL_BODY_ERROR = 120.0
 LOWEST_PART = -1.0
 UNCHANGED_PENALTY = 0.5
 BODY_TOLERANCE = 1.0
+# One pixel of a bar is 4 points; the real game's readings are allowed as much (2 of 160 HP, 3 of the meter).
+BAR_TOLERANCE = 1.0
 STANCE_ERROR = 4.0
 MAX_BODY_ERROR = 24.0
 MISSING_BODY_ERROR = 16.0
@@ -109,9 +111,15 @@ def _part(error: float, frozen_error: float, full_error: float) -> _Part:
 
 def _bar_errors(seen_TP: NDArray[np.float32], true_TP: NDArray[np.float32]) -> tuple[float, float]:
     """Pixel-frame error of a kind of bar, and that of the bars frozen on the first frame."""
-    error = np.abs(np.round(seen_TP) - true_TP)[1:].sum()
-    frozen = np.abs(true_TP[:1] - true_TP)[1:].sum()
+    error = _beyond(np.abs(np.round(seen_TP) - true_TP))[1:].sum()
+    frozen = _beyond(np.abs(true_TP[:1] - true_TP))[1:].sum()
     return float(error), float(frozen)
+
+
+def _beyond(distance_TP: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The part of a bar's distance that counts; the same rule for the video and for the frozen display."""
+    beyond: NDArray[np.float32] = np.maximum(0.0, distance_TP - BAR_TOLERANCE)
+    return beyond
 
 
 def _body_error(seen: Reading, true: Reading, frozen: bool) -> float:

@@ -85,7 +85,11 @@ class MonitorConfig(FrozenConfig):
     diversity_ratio: float = Field(0.25, gt=0, lt=1, description="warn when candidates lose this much spread")
     pause_on_alarm: bool = Field(False, description="stop with everything saved when an alarm fires (exit 5)")
     detail_every_batches: int = Field(10, ge=1, description="gradient parts and mismatch on one fixed sample")
-    signal_every_batches: int = Field(0, ge=0, description="measure the gradient cosine every n batches; 0 is off")
+    signal_every_batches: int = Field(
+        0,
+        ge=0,
+        description="measure the gradient cosine every n batches, 0 is off; needs a gradient per group in CPU memory",
+    )
 
 
 class TrainNftConfig(FrozenConfig):

@@ -214,7 +214,7 @@ def picture_charts(run: RunData) -> list[Chart]:
 
 def part_order(parts: Sequence[str]) -> list[str]:
     """Parts of a batch in the order in which they happen, unknown ones after them."""
-    usual = ("rollout", "score", "train", "evaluate", "checkpoint")
+    usual = ("rollout", "score", "rollout_and_score", "signal", "train", "evaluate", "checkpoint")
     known: list[str] = [name for name in usual if name in parts]
     return known + [name for name in parts if name not in known]
 

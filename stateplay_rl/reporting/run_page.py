@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from stateplay_rl.nft.signal import CLEAR_COSINE
 from stateplay_rl.nft.statistics import bootstrap_conditions
 from stateplay_rl.reporting import run_charts
 from stateplay_rl.reporting.blocks import (
@@ -178,6 +179,15 @@ def _signal(run: RunData) -> Section:
             "levels, 0 to 255",
             [("diversity", ("diversity",))],
             y_range=(0.0, 0.0),
+        ),
+        chart(
+            run,
+            "signal-cosine",
+            "Agreement of the groups' gradients",
+            "cosine between halves of the batch",
+            [("gradient cosine", ("signal_cosine",))],
+            "About 0: the groups pull in unrelated directions, the update is mostly noise.",
+            thresholds=(Threshold(CLEAR_COSINE, f"clear from {compact(CLEAR_COSINE)}"),),
         ),
     ]
     return Section("signal", "Signal", _grid(charts), "Is there something to learn from in each batch?")

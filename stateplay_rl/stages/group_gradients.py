@@ -26,6 +26,24 @@ NO_ANCHORS = Visit(batch=0, inner_pass=0, anchors=False)
 """Anchors pull every group the same way: with them the gradients would agree without any signal."""
 
 
+TIED_R = 0.5
+
+
+class NonFiniteGradient(InputError):
+    """A group's gradient is not finite; the sample is named."""
+
+
+def usable_groups(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples of every group that pulls somewhere, in order of first appearance.
+
+    A tied group (r = 1/2 throughout) has no gradient but rounding's; gated ones have no samples.
+    """
+    units: dict[str, list[Sample]] = {}
+    for sample in samples:
+        units.setdefault(sample.group_id, []).append(sample)
+    return [unit for unit in units.values() if any(sample.r != TIED_R for sample in unit)]
+
+
 class GroupData:
     """What the objective looks up, one group at a time: memory does not grow with the number of groups."""
 
@@ -56,6 +74,7 @@ def group_gram(
     groups: Sequence[Sequence[Sample]],
     parameters: Sequence[nn.Parameter],
     processes: Processes,
+    visit: Visit = NO_ANCHORS,
 ) -> Tensor:
     """Inner products of the groups' gradients, float64 [N, N] on the CPU.
 
@@ -67,17 +86,18 @@ def group_gram(
         groups: the samples of each group.
         parameters: the trained ones.
         processes: ranks that share a group's samples.
+        visit: whose draws of sigma and noise are used; without anchors.
 
     Raises:
-        InputError: a gradient is not finite; the sample is named.
+        NonFiniteGradient: a gradient is not finite; the sample is named.
     """
     vectors_NP = torch.zeros(len(groups), sum(p.numel() for p in parameters), dtype=torch.float32)
     with Progress("gradients", len(groups), "groups") as progress:
         for row, samples in enumerate(groups):
-            gradient = global_gradient(objective, samples, NO_ANCHORS, parameters, processes)
+            gradient = global_gradient(objective, samples, visit, parameters, processes)
             if not gradient.is_finite:
                 where = gradient.first_bad_sample or f"group {samples[0].group_id}"
-                raise InputError(
+                raise NonFiniteGradient(
                     f"the gradient of {where} is not finite",
                     "set compute_dtype to float32 in the world file, or audit the weights: sprl audit-ckpt",
                 )

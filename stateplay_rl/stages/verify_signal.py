@@ -27,7 +27,7 @@ from stateplay_rl.nft.signal import (
     units_for_cosine,
 )
 from stateplay_rl.stages.candidates import policy_sha256
-from stateplay_rl.stages.group_gradients import GroupData, group_gram
+from stateplay_rl.stages.group_gradients import GroupData, group_gram, usable_groups
 from stateplay_rl.stages.scored_groups import ScoredGroup, ScoredGroups, read_scored_groups
 from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.samples import JudgedGroup, Sample, build_samples
@@ -43,8 +43,6 @@ from stateplay_rl.worlds.world_files import all_files, resolve_world
 
 GO_CANDIDATES = 96
 """Candidates in all at which `CLEAR_COSINE` is the threshold: fewer make the cosine smaller and less sure."""
-
-TIED_R = 0.5
 
 
 @dataclass(frozen=True)
@@ -184,10 +182,7 @@ def _training_config(config: SignalConfig, sampling: SamplingConfig) -> TrainNft
 
 
 def _samples_by_group(groups: Sequence[ScoredGroup], config: TrainNftConfig) -> list[list[Sample]]:
-    """The samples of every group that pulls somewhere, all groups taken as one batch.
-
-    A tied group (r = 1/2 throughout) has no gradient but rounding's, and gating leaves others out.
-    """
+    """The samples of every group that pulls somewhere, all groups taken as one batch."""
     judged = [
         JudgedGroup(
             group_id=group.record.group_id,
@@ -202,10 +197,7 @@ def _samples_by_group(groups: Sequence[ScoredGroup], config: TrainNftConfig) -> 
         )
         for group in groups
     ]
-    units: dict[str, list[Sample]] = {}
-    for sample in build_samples(judged, config, batch=0).samples:
-        units.setdefault(sample.group_id, []).append(sample)
-    return [samples for samples in units.values() if any(sample.r != TIED_R for sample in samples)]
+    return usable_groups(build_samples(judged, config, batch=0).samples)
 
 
 def _cosine(gram_NN: Tensor, config: SignalConfig) -> tuple[GradientCosine | None, str]:

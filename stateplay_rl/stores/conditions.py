@@ -23,6 +23,10 @@ from stateplay_rl.stores.sealed import read_checked
 Pool = Literal["pass", "heldout"]
 DATA_ROOT = "data_root"  # key in manifest.extra: where clip paths start
 _HINT = "restore it from a copy, or run `sprl build-conditions` again"
+_CLIPS_HINT = (
+    "put the clips back there (the place is kept relative to the conditions), or build the conditions again where "
+    "they lie now: sprl build-conditions --csv FILE --data-root FOLDER"
+)
 
 CONDITION_COLUMNS = {
     "condition_id": "str",
@@ -270,18 +274,18 @@ class ConditionStore:
         """Absolute path of the real clip, None for a condition without a video.
 
         Raises:
-            InputError: the data root is unknown or gone, or the clip lies outside of it.
+            InputError: the data root is unknown or gone, or the clip is not there or lies outside of it.
         """
         if record.clip is None:
             return None
         if self.data_root is None or not self.data_root.is_dir():
-            raise InputError(f"data root {self.data_root} of {self.root} does not exist", "give it with --data-root")
+            raise InputError(f"data root {self.data_root} of {self.root} does not exist", _CLIPS_HINT)
         root = self.data_root.resolve()
         path = (root / record.clip).resolve()
         if root not in path.parents:
             raise InputError(f"clip {record.clip!r} of condition {record.condition_id} lies outside {root}", _HINT)
         if not path.is_file():
-            raise InputError(f"clip {path} of condition {record.condition_id} does not exist", "give --data-root")
+            raise InputError(f"clip {path} of condition {record.condition_id} does not exist", _CLIPS_HINT)
         return path
 
 

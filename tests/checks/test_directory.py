@@ -192,7 +192,7 @@ def test_the_groups_of_a_hand_made_batch_are_found_in_its_input(tmp_path, seal):
     assert {n for n, line in lines.items() if line.status == "failed"} == set()
     assert lines["run: ledger"].detail == "2 of 2 conditions drawn, every group found"
     assert lines["run: policies"].detail.startswith("1 policies sampled the groups")
-    assert lines["run/segments/000-hand: scores"].detail == "2 scores lead to 2 groups"
+    assert lines["run/segments/000-hand: scores"].detail == "4 scores lead to 2 groups"
     assert lines["run/segments/000-hand <- groups: groups"].status == "passed"
 
 

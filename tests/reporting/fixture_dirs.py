@@ -283,6 +283,7 @@ def metrics_line(batch: int, plan: RunPlan) -> dict[str, object]:
         "distance_live_old": 0.11 + 0.01 * batch,
         "distance_live_reference": 0.13 * (batch + 1),
         "velocity_ratio_reference": 1.0 + 0.004 * batch,
+        "signal_cosine": 0.3 + 0.1 * progress if batch % 2 == 0 else None,
         "sampler_mismatch": 0.0 if batch % 3 == 0 else None,
         "eta": 0.008 * (batch + 1),
         "diversity": 11.0 - progress,

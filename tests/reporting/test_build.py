@@ -12,7 +12,7 @@ import pytest
 
 from stateplay_rl.config.report import ReportConfig
 from stateplay_rl.errors import CorruptionError
-from stateplay_rl.reporting.blocks import Gallery, ReportPage, SourcePage, Table
+from stateplay_rl.reporting.blocks import Chart, Gallery, ReportPage, SourcePage, Table
 from stateplay_rl.reporting.build import build_report
 from stateplay_rl.reporting.page import charts, render_html, table_csv, tables
 from stateplay_rl.stores import layout
@@ -68,6 +68,24 @@ def test_a_run_page_has_every_part(dirs: Dirs) -> None:
     assert keys >= set(wanted.split()) | {"picture-luma", "frozen", "time", "memory", "gradients"}
     assert [alarm.severity for alarm in page.alarms] == ["alarm", "warning"]
     assert len(table(page, "batches").rows) == 3
+
+
+def test_the_gradient_cosine_is_shown_where_it_was_measured(dirs: Dirs, tmp_path: Path) -> None:
+    (page,) = page_of(dirs.run).pages
+    shown = {chart.key: chart for section, chart in charts(ReportPage("t", (page,)))}["signal-cosine"]
+    assert shown.source == "metrics.jsonl: signal_cosine"
+    assert [block.key for block in _signal_charts(page)][-1] == "signal-cosine"
+    make_run(tmp_path / "run", RunPlan(sealed=False))
+    metrics = tmp_path / "run" / layout.METRICS
+    lines = [{**json.loads(line), "signal_cosine": None} for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (page,) = page_of(tmp_path / "run").pages
+    assert "signal-cosine" not in [block.key for block in _signal_charts(page)]
+
+
+def _signal_charts(page: SourcePage) -> list[Chart]:
+    (section,) = (s for s in page.sections if s.key == "signal")
+    return [chart for block in section.blocks if block.kind == "charts" for chart in block.charts]
 
 
 def test_before_and_after_show_the_same_condition_and_seeds(dirs: Dirs) -> None:

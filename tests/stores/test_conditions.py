@@ -120,8 +120,11 @@ def test_clips_are_found_below_the_data_root_only(tmp_path: Path) -> None:
     build(tmp_path / "c")
     store = ConditionStore.open(tmp_path / "c")
     assert store.clip_path(store.by_id("c0")) is None
-    with pytest.raises(InputError, match=r"data root .* does not exist"):
+    with pytest.raises(InputError, match=r"data root .* does not exist") as caught:
         store.clip_path(store.by_id("c1"))
+    # The hint is for every command: only build-conditions knows --data-root.
+    assert "put the clips back" in caught.value.hint
+    assert "sprl build-conditions --csv FILE --data-root FOLDER" in caught.value.hint
     (tmp_path / "data" / "videos").mkdir(parents=True)
     with pytest.raises(InputError, match="does not exist"):
         store.clip_path(store.by_id("c1"))

@@ -22,6 +22,7 @@ from stateplay_rl.stages.train_nft import heldout, monitors, state
 from stateplay_rl.stages.train_nft.batches import BatchSource
 from stateplay_rl.stages.train_nft.data import BatchData
 from stateplay_rl.stages.train_nft.samples import BatchSamples, JudgedGroup, build_samples, plan_steps
+from stateplay_rl.stages.train_nft.signal import signal_cosine
 from stateplay_rl.stages.train_nft.timing import PartTimer
 from stateplay_rl.stages.train_nft.trackers import Tracker
 from stateplay_rl.stages.train_nft.update import Updater, UpdateStats
@@ -80,11 +81,12 @@ class Trainer:
             judged = self.source.judged(batch, members, self._known_verdicts())
         on_main(self.processes, lambda: self._book_verdicts(batch, judged))
         samples = build_samples(judged, self.config, batch)
+        cosine = self._signal(samples, batch, timer)
         with timer("train"):
             stats = self._update(samples, batch)
         self.position.batches_done = batch + 1
         self.position.candidates_seen += sum(len(group.scores) for group in judged)
-        line = self._log(judged, samples, stats, batch)
+        line = self._log(judged, samples, stats, batch, cosine)
         self._follow_with_old()
         alarms = monitors.alarms_of(line, self.position.first_line, self.config)
         self.position.first_line = self.position.first_line or line
@@ -122,6 +124,15 @@ class Trainer:
             if group.reason is None:
                 self.ledger.mark(batch, group.condition_id, "scored")
 
+    def _signal(self, samples: BatchSamples, batch: int, timer: PartTimer) -> float | None:
+        """The gradient cosine of the batch when it is due; before the update, at which it must look."""
+        every = self.config.monitors.signal_every_batches
+        if every == 0 or batch % every:
+            return None
+        with timer("signal"):
+            updater = self.updater
+            return signal_cosine(updater.objective, samples.samples, updater.parameters, self.processes, batch)
+
     def _update(self, samples: BatchSamples, batch: int) -> UpdateStats:
         steps = plan_steps(samples.samples, self.config, batch)
         return self.updater.run(steps, batch, len(steps) // self.config.optimizer.inner_epochs)
@@ -130,7 +141,14 @@ class Trainer:
         decay = Decay(self.config.old_policy.slope, self.config.old_policy.maximum)
         self.world.policies.update_old(weight_on_old(self.updater.optimizer_steps, decay))
 
-    def _log(self, judged: list[JudgedGroup], samples: BatchSamples, stats: UpdateStats, batch: int) -> dict[str, Any]:
+    def _log(
+        self,
+        judged: list[JudgedGroup],
+        samples: BatchSamples,
+        stats: UpdateStats,
+        batch: int,
+        signal: float | None,
+    ) -> dict[str, Any]:
         line = monitors.batch_metrics(
             judged,
             samples,
@@ -143,6 +161,7 @@ class Trainer:
         )
         if samples.samples and batch % self.config.monitors.detail_every_batches == 0:
             line.update(monitors.velocity_details(self.updater.objective, samples, batch))
+        line["signal_cosine"] = signal
         on_main(self.processes, lambda: self._write_line(line))
         return line
 

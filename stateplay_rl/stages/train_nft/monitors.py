@@ -53,6 +53,7 @@ def batch_metrics(
         "grad_norm": stats.mean(stats.norm_sums),
         "update_ratio": stats.mean(stats.ratio_sums),
         "zero_gradient_share": stats.zero_share_sum / max(stats.applied_steps, 1),
+        "off_policy": config.off_policy,
         "skipped_steps": stats.skipped_steps,
         "skipped_because": list(stats.skipped_because),
         "distance_live_old": world.policies.distance("live", "old"),
@@ -63,6 +64,7 @@ def batch_metrics(
         "picture_real": _picture([g.picture_real for g in groups if g.picture_real is not None]),
         "velocity_ratio_reference": None,
         "sampler_mismatch": None,
+        "signal_cosine": None,
     }
 
 

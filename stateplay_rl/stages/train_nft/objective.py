@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stateplay_rl.config.train_nft import TrainNftConfig
+from stateplay_rl.config.train_nft import AnchorConfig, TrainNftConfig
 from stateplay_rl.nft.flow_matching import flow_matching_loss, transition_cross_entropy
 from stateplay_rl.nft.forward import Noised, noised, without_condition_slot
 from stateplay_rl.nft.loss import NFTLoss, nft_loss, paper_velocity_mse
@@ -128,6 +128,11 @@ class Objective:
         self.has_clip = has_clip or (lambda condition_id: real_of(condition_id) is not None)
         self.sigmas = sampling_sigmas(config.sampling.steps, config.sampling.shift)
         self._grid = TrainingGrid.build()
+
+    def with_anchors(self, anchors: AnchorConfig) -> Objective:
+        """The same objective with other anchor weights."""
+        config = self.config.model_copy(update={"anchors": anchors})
+        return Objective(self.world, config, self._conditions_of, self._latents_of, self._real_of, self.has_clip)
 
     @property
     def visits_per_sample(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,21 +109,18 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     judge = _judge(config, batch)
     loaded = None if batch is None else _load_and_check(config, world_config, batch, inputs, out)
     processes.barrier()
-    with _open_run(config, inputs, out, world_config, processes) as output:
+    with _open_run(config, inputs, out, world_config, processes) as output, ExitStack() as opened:
         if processes.broadcast(output.already_sealed if output else None):
             return _summary(out, already_done=True)
         parts = _Parts(conditions, judge, batch, *(loaded or _load(config, world_config)))
-        trainer, segment = _build(config, inputs, out, parts, output, processes)
+        trainer, segment = _build(config, inputs, out, parts, output, processes, opened)
         try:
             trainer.train()
-            processes.barrier()
-            on_main(processes, lambda: _finish(trainer, segment, output))
         finally:
+            # Before the seal: a tracker may write its last lines now.
             trainer.tracker.finish()
-            if trainer.ledger is not None:
-                trainer.ledger.close()
-            if segment is not None:
-                segment.close()
+        processes.barrier()
+        on_main(processes, lambda: _finish(trainer, segment, output))
     processes.barrier()
     return _summary(out)
 
@@ -217,13 +214,18 @@ def _build(
     parts: _Parts,
     output: OutputDirectory | None,
     processes: Processes,
+    opened: ExitStack,
 ) -> tuple[Trainer, OutputDirectory | None]:
     """Policies, optimizer, ledger and the open segment, as the last checkpoint left them."""
     world, conditions, judge = parts.world, parts.conditions, parts.judge
     encoded = EncodedStore(config.encoded or out / "encoded", world)
     checkpoints = CheckpointStore(out / layout.CHECKPOINTS_FOLDER, keep=config.keep_checkpoints)
     ledger = on_main(processes, lambda: _open_ledger(out, conditions))
+    if ledger is not None:
+        opened.callback(ledger.close)
     segment = on_main(processes, lambda: _open_segment(output, config, inputs, parts.batch))
+    if segment is not None:
+        opened.callback(segment.close)
     folder = Path(processes.broadcast(str(segment.path) if segment else None))
     groups = GroupStore(folder / layout.GROUPS_FOLDER, hasher=segment.hasher if segment else None)
     data = BatchData(world, conditions, groups, encoded)
@@ -327,7 +329,8 @@ def _finish(trainer: Trainer, segment: OutputDirectory | None, output: OutputDir
     for policy in policies:
         exported[policy] = policy_sha256(trainer.world, policy)
         path = output.file(layout.policy_file(exported[policy]))
-        write_safetensors(path, trainer.world.export_policy(policy), {"policy": policy, "run": output.record.run_id})
+        # Nothing of this run's own goes in: the same weights are the same file.
+        write_safetensors(path, trainer.world.export_policy(policy), {"policy_sha256": exported[policy]})
     counts = trainer.ledger.counts()
     trainer.ledger.close()
     output.seal(

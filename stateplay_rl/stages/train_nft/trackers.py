@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from accelerate.tracking import filter_trackers
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, filter_trackers
 
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import MissingExtraError
@@ -43,7 +43,7 @@ class AccelerateTracker:
             raise MissingExtraError(
                 f"the tracker {name!r} is not installed", f"pip install {name}, or --set tracker=none"
             )
-        kind: Any = kinds[0]
+        kind: Any = LOGGER_TYPE_TO_CLASS[str(kinds[0])]
         self._tracker = kind(run.name, logging_dir=run) if kind.requires_logging_directory else kind(run.name)
         self._tracker.start()
 

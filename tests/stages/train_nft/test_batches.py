@@ -36,9 +36,7 @@ class Made:
         with open_out(path, "groups", RolloutConfig()) as out:
             store = GroupStore(path)
             rows = [
-                GroupRow.of(
-                    store.read(roll_out_group(world, self.conditions, self.conditions.by_id(i), plan, store))
-                )
+                GroupRow.of(store.read(roll_out_group(world, self.conditions, self.conditions.by_id(i), plan, store)))
                 for i in ids
             ]
             write_groups_parquet(path / layout.GROUPS, rows)

@@ -36,6 +36,7 @@ KEYS = {
     "distance_live_reference",
     "velocity_ratio_reference",
     "sampler_mismatch",
+    "signal_cosine",
     "eta",
     "diversity",
     "picture",

@@ -184,9 +184,7 @@ def test_an_alarm_pauses_with_everything_saved(
 ) -> None:
     """Checkpoints every 5 batches only: the pause writes one, so that the resume does not meet the alarm again."""
     changes = {"monitors": {"pause_on_alarm": True}, "checkpoint_every_batches": 5}
-    monkeypatch.setattr(
-        loop.monitors, "alarms_of", lambda line, first, config: [ALARM] if line["batch"] == 0 else []
-    )
+    monkeypatch.setattr(loop.monitors, "alarms_of", lambda line, first, config: [ALARM] if line["batch"] == 0 else [])
     with pytest.raises(OutsideError, match=r"paused after batch 0: motion: planted") as caught:
         lab.run(tmp_path / "run", **changes)
     assert caught.value.exit_code == EXIT_OUTSIDE
