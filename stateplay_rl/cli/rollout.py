@@ -68,7 +68,7 @@ def _show(summary: RolloutSummary) -> None:
         return
     done = "was already finished" if summary.already_done else "finished"
     console = Console(highlight=False)
-    console.print(f"{summary.out} {done}", markup=False)
+    console.print(f"{summary.out} {done}", markup=False, soft_wrap=True)
     console.print(
         f"{summary.groups} groups, {summary.candidates} candidates, policy {summary.policy_sha256[:12]}",
         markup=False,

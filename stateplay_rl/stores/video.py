@@ -5,6 +5,7 @@ Shapes: T frames, h w picture height and width, C = 3 colours.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,13 @@ class VideoFacts:
     frames_declared: int | None
     frames_decoded: int
     variable_rate: bool
+
+
+# The judge and the picture measures read the same small videos one after the other.
+_RECENT_VIDEOS = 16
+_RECENT_MAX_BYTES = 1 << 20
+_recent: dict[tuple[str, int, int, int], np.ndarray] = {}
+_recent_lock = threading.Lock()
 
 
 def default_crf(height: int, width: int) -> int:
@@ -95,6 +103,29 @@ def decode_mp4(path: Path, max_frames: int = _MAX_FRAMES) -> np.ndarray:
         CorruptionError: truncated or damaged.
         InputError: missing, no video, or too large.
     """
+    key = _file_key(path)
+    with _recent_lock:
+        found = _recent.get(key) if key is not None else None
+    if found is not None:
+        return found.copy()
+    decoded = _decode(path, max_frames)
+    if key is not None and decoded.nbytes <= _RECENT_MAX_BYTES:
+        with _recent_lock:
+            _recent[key] = decoded.copy()
+            while len(_recent) > _RECENT_VIDEOS:
+                _recent.pop(next(iter(_recent)))
+    return decoded
+
+
+def _file_key(path: Path) -> tuple[str, int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return str(path), status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _decode(path: Path, max_frames: int) -> np.ndarray:
     frames: list[np.ndarray] = []
     with _opened(path) as (container, stream):
         limit = min(max_frames, _MAX_DECODED_BYTES // max(1, 3 * stream.width * stream.height))

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from stateplay_rl.config.rollout import RolloutConfig
 from stateplay_rl.errors import EXIT_CHECK, EXIT_INPUT, EXIT_USAGE
 from stateplay_rl.stores import layout
+from stateplay_rl.stores.manifest import OutputDirectory
 from tests.e2e.command_line import ROOT, Arena, Result, environment, sprl, succeed, tree
 
 TINY = ("--limit", 1)
@@ -24,10 +26,20 @@ def groups(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def unsealed(folder: Path, copy: Path) -> Path:
+def unfinished(folder: Path, schema: str, copy: Path) -> Path:
     """A copy of a directory as a kill before its seal leaves it."""
-    shutil.copytree(folder, copy)
-    (copy / layout.MANIFEST).unlink()
+    with OutputDirectory.open(
+        copy,
+        schema=schema,
+        version=layout.SCHEMAS[schema],
+        command="test",
+        config=RolloutConfig(),
+        inputs={},
+        resume=False,
+        overwrite=False,
+    ):
+        ignored = shutil.ignore_patterns(layout.MANIFEST, layout.LOCK, layout.CONFIG)
+        shutil.copytree(folder, copy, ignore=ignored, dirs_exist_ok=True)
     return copy
 
 
@@ -62,11 +74,11 @@ def test_inputs_of_another_kind(arena: Arena, groups: Path, tmp_path: Path) -> N
 
 
 def test_unfinished_inputs(arena: Arena, groups: Path, tmp_path: Path) -> None:
-    conditions = unsealed(arena.conditions, tmp_path / "conditions")
+    conditions = unfinished(arena.conditions, "conditions", tmp_path / "conditions")
     half = Arena(arena.clips, arena.audit, conditions, arena.encoded)
     for command in (half.rollout(tmp_path / "out"), half.train(tmp_path / "out")):
         refused(sprl(*command), EXIT_INPUT, str(conditions), "--resume")
-    open_groups = unsealed(groups, tmp_path / "groups")
+    open_groups = unfinished(groups, "groups", tmp_path / "groups")
     refused(sprl("score", open_groups, "--judge", "referee", "--out", tmp_path / "out"), EXIT_INPUT, str(open_groups))
     assert not (tmp_path / "out").exists()
 
@@ -134,7 +146,7 @@ def test_audits(arena: Arena, tmp_path: Path) -> None:
     refused(sprl(*without(arena.train(out), "--audit")), EXIT_CHECK, "has no audit", "sprl audit-ckpt --world arena")
     gone = Arena(arena.clips, tmp_path / "gone", arena.conditions, arena.encoded)
     refused(sprl(*gone.train(out)), EXIT_INPUT, "no audit directory", "sprl audit-ckpt")
-    half = Arena(arena.clips, unsealed(arena.audit, tmp_path / "half"), arena.conditions, arena.encoded)
+    half = Arena(arena.clips, unfinished(arena.audit, "audit", tmp_path / "half"), arena.conditions, arena.encoded)
     refused(sprl(*half.train(out)), EXIT_INPUT, str(tmp_path / "half"))
     damaged = tmp_path / "damaged"
     shutil.copytree(arena.audit, damaged)
@@ -201,9 +213,10 @@ def test_the_module_is_the_command(arguments: list[str]) -> None:
         return subprocess.run([*command, *arguments], env=env, capture_output=True, text=True, check=False, cwd=ROOT)
 
     script = Path(sys.executable).parent / "sprl"
-    if not script.is_file():
-        pytest.skip("sprl is not installed")
-    module, installed = run([sys.executable, "-m", "stateplay_rl"]), run([str(script)])
+    # Not installed: what the console script would call.
+    target = [sys.executable, "-c", "from stateplay_rl.cli.main import entry; entry()"]
+    module = run([sys.executable, "-m", "stateplay_rl"])
+    installed = run([str(script)] if script.is_file() else target)
     assert (module.returncode, module.stdout, module.stderr) == (
         installed.returncode,
         installed.stdout,

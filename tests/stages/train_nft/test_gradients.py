@@ -83,7 +83,7 @@ def test_calls_hold_videos_of_one_length() -> None:
 
 def test_mixed_lengths_give_the_mean_of_both() -> None:
     bench = Bench(anchors=no_anchors(), optimizer={"samples_per_call": 4})
-    bench.shorten(list(bench.inputs)[0])
+    bench.shorten(next(iter(bench.inputs)))
     samples = bench.samples()
     whole = global_gradient(bench.objective, samples, VISIT, bench.parameters, ONE)
     halves = [global_gradient(bench.objective, samples[k : k + 2], VISIT, bench.parameters, ONE) for k in (0, 2)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -253,12 +252,8 @@ def test_metrics_hold_no_nan(lab: Lab, tmp_path: Path) -> None:
     lab.run(tmp_path / "run", tracker="tensorboard")
     for name in (layout.METRICS, layout.HELDOUT, layout.TIMINGS):
         for text in (tmp_path / "run" / name).read_text().splitlines():
-            json.loads(text, parse_constant=lambda value: pytest.fail(f"{name}: {value}"))
+            json.loads(text, parse_constant=pytest.fail)
     read_manifest(tmp_path / "run", schema="run", verify_files=True)
-
-
-def names(paths: Sequence[Path]) -> list[str]:
-    return [path.name for path in paths]
 
 
 def test_only_the_last_checkpoints_and_the_best_stay(lab: Lab, tmp_path: Path) -> None:
