@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from stateplay_rl.cli.options import (
     ConfigOption,
@@ -86,7 +87,9 @@ def _show(summary: TrainSummary) -> None:
     if not ranks().is_main:
         return
     table = Table("", "", show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("output", f"{summary.out} {'was already finished' if summary.already_done else 'finished'}")
+    done = "was already finished" if summary.already_done else "finished"
+    # Folded, not cut: paths can be copied.
+    table.add_row("output", Text(f"{summary.out} {done}", overflow="fold"))
     table.add_row("trained", f"{summary.batches} batches, {summary.optimizer_steps} optimizer steps")
     booked = ", ".join(f"{count} {state}" for state, count in summary.ledger.items() if count)
     table.add_row("conditions", booked)
@@ -94,5 +97,5 @@ def _show(summary: TrainSummary) -> None:
         (first, before), (last, after) = summary.heldout[0], summary.heldout[-1]
         table.add_row("held-out", f"{before:.1f} after {first} batches -> {after:.1f} after {last}")
     table.add_row("alarms", str(summary.alarms))
-    table.add_row("policy", str(summary.policy_file))
+    table.add_row("policy", Text(str(summary.policy_file), overflow="fold"))
     Console(highlight=False).print(table)

@@ -20,5 +20,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Arena:
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs where the test says, and lines that a narrow terminal does not break."""
     monkeypatch.delenv("RL_RUN_ROOT", raising=False)
+    monkeypatch.setenv("COLUMNS", "500")
