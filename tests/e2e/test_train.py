@@ -46,6 +46,7 @@ def test_guard_leaves_groups_out_and_books_them(arena: Arena, tmp_path: Path) ->
     assert manifest.extra["optimizer_steps"] == 0
 
 
+@pytest.mark.slow
 def test_the_seed_decides_every_byte(arena: Arena, tmp_path: Path) -> None:
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         succeed(*arena.train(tmp_path / name, "--seed", seed, stage_conditions=3, heldout__conditions=1))

@@ -99,6 +99,8 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
         pin_threads(config.threads)
     processes = start_processes()
     world_config = resolve_world(config.world)
+    if config.audit is None and world_config.audit is not None:
+        config = config.model_copy(update={"audit": world_config.audit})
     on_main(processes, lambda: require_trainable_audit(config.audit, world_config, config.world))
     conditions = ConditionStore.open(inputs.conditions)
     _check_conditions(conditions, config, inputs)
