@@ -65,7 +65,7 @@ format: setup  ## reformat and fix what can be fixed
 	$(BIN)/ruff check --fix $(CODE)
 
 demo: setup  ## the whole chain on the embedded world; writes demo/
-	$(BIN)/python examples/demo.py --out demo
+	OMP_NUM_THREADS=2 $(BIN)/python examples/demo.py --out demo
 
 golden: setup  ## compare with the golden vectors
 	$(BIN)/python -m stateplay_rl verify golden tests/golden

@@ -1,6 +1,6 @@
 """The whole chain on the embedded world, on a laptop CPU: what `make demo` runs.
 
-    python examples/demo.py --out demo [--seed 0] [--clips 290]
+    python examples/demo.py --out demo [--seed 0] [--clips 256]
 
 clips -> audit-ckpt -> build-conditions -> rollout -> score -> train-nft, beside it the same with shuffled rewards
 -> report. Every step is the command line that a user would type; each one is printed. At the end the held-out
@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--out", type=Path, default=Path("demo"), help="folder of the demo; an earlier demo is replaced"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of clips, noise and shuffles")
-    parser.add_argument("--clips", type=int, default=290, help="clips to make; training takes 224 of them")
+    parser.add_argument("--clips", type=int, default=256, help="clips to make; training takes 192 of them")
     arguments = parser.parse_args(argv)
     fresh_folder(arguments.out)
     demo = Demo(arguments.out, arguments.seed, arguments.clips)

@@ -36,7 +36,7 @@ class AnchorConfig(FrozenConfig):
     fm_real: float = Field(0.1, ge=0, description="weight of the flow-matching loss on the condition's real clip")
     transition_real: float = Field(0.01, ge=0, description="weight of the transition cross-entropy on real clips")
     reference_penalty: float = Field(0.0, ge=0, description="weight of the distance to the SFT weights' velocity")
-    anchor_every: int = Field(1, ge=1, description="anchors take part in every n-th optimizer step")
+    anchor_every: int = Field(1, ge=1, description="anchors take part in every n-th optimizer step of the run")
 
 
 class OptimizerConfig(FrozenConfig):

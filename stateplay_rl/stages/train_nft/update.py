@@ -96,7 +96,7 @@ class Updater:
         stats = UpdateStats()
         every = self.config.anchors.anchor_every
         for number, samples in enumerate(steps):
-            visit = Visit(batch, number // max(steps_per_pass, 1), anchors=number % every == 0)
+            visit = Visit(batch, number // max(steps_per_pass, 1), anchors=self.optimizer_steps % every == 0)
             gradient = global_gradient(self.objective, samples, visit, self.parameters, self.processes)
             if gradient.is_finite:
                 self.bad_in_a_row = 0
