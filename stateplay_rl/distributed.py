@@ -6,6 +6,7 @@ many. accelerate starts the processes and picks the device and back end; nothing
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,6 +63,11 @@ class Processes:
         return tensor
 
 
+def _leave_group() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def start_processes() -> Processes:
     """This rank's view of the run.
 
@@ -78,4 +84,7 @@ def start_processes() -> Processes:
             "on CPUs: ACCELERATE_USE_CPU=true python -m torch.distributed.run --standalone "
             f"--nproc_per_node {asked} -m stateplay_rl train-nft ...",
         )
+    if state.num_processes > 1:
+        # Threads of the process group that outlive the interpreter abort the process at its exit.
+        atexit.register(_leave_group)
     return Processes(int(state.process_index), int(state.num_processes), torch.device(state.device))

@@ -12,6 +12,12 @@ from stateplay_rl import runtime
 from stateplay_rl.errors import UsageError
 
 
+@pytest.fixture(autouse=True)
+def _not_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command line with --quiet that ran earlier in this process must not be heard here."""
+    monkeypatch.setattr(runtime, "_quiet", False)
+
+
 def test_ranks_come_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

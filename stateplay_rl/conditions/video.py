@@ -106,6 +106,10 @@ def _decode(container: Any, rules: ClipRules, options: dict[str, str]) -> tuple[
     declared = int(stream.frames)
     if declared not in (0, len(times)):
         found = f"the container declares {declared} frames, {len(times)} decode"
+        # A cut may fall between two frames: then nothing is damaged, but the file ends inside a box.
+        missing = missing_bytes(Path(container.name))
+        if missing:
+            raise RowRejected("truncated_video", f"{found}; {missing} bytes are missing at the end")
         raise RowRejected("frame_count_mismatch", found)
     _check_times(times, stream, rules)
     return VideoReading(len(times), declared, first), first_is_key
@@ -152,3 +156,20 @@ def _short(error: BaseException) -> str:
     """The cause without the path, which the row states already."""
     cause = error.strerror if isinstance(error, av.error.FFmpegError) else str(error)
     return (cause or type(error).__name__)[:200]
+
+
+def missing_bytes(path: Path) -> int:
+    """Bytes that an MP4's top-level boxes claim beyond the end of the file; 0 when they fit, or for other files."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        offset = 0
+        while offset + 8 <= size:
+            file.seek(offset)
+            header = file.read(16)
+            length = int.from_bytes(header[:4], "big")
+            if length == 1 and len(header) == 16:
+                length = int.from_bytes(header[8:], "big")
+            if length < 8:
+                return 0
+            offset += length
+    return max(0, offset - size)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stateplay_rl.arena.clips import METADATA_COLUMNS, METADATA_FILE, STATE_COLUMNS, write_clips
-from stateplay_rl.arena.dataset import draw_conditions, render, simulate
+from stateplay_rl.arena.dataset import CLEAR_CHANGE, draw_conditions, render, simulate
 from stateplay_rl.arena.make_clips import parse_class_mix
 from stateplay_rl.arena.pixels import read_first_state
 from stateplay_rl.config.buttons import BUTTONS
@@ -30,7 +30,7 @@ def test_a_data_set_has_the_real_format(tmp_path: Path) -> None:
     with (out / METADATA_FILE).open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == METADATA_COLUMNS
-    for row, condition in zip(rows, draw_conditions(4, 2), strict=True):
+    for row, condition in zip(rows, draw_conditions(4, 2, minimum=CLEAR_CHANGE), strict=True):
         assert row["distribution"] == condition.mechanics_class
         assert row["prompt"] == condition.prompt
         assert f"Strategy({row['strategy']})" in row["prompt"]

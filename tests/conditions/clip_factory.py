@@ -162,7 +162,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing video": (lambda f: (f / "video.mp4").unlink(), "missing_video"),
     "empty video": (lambda f: (f / "video.mp4").write_bytes(b""), "empty_video"),
     "text as video": (lambda f: (f / "video.mp4").write_text("<html>404</html>" * 50), "unreadable_video"),
-    "video cut between frames": (lambda f: _cut_between_frames(f / "video.mp4"), "frame_count_mismatch"),
+    "video cut between frames": (lambda f: _cut_between_frames(f / "video.mp4"), "truncated_video"),
     "video cut in a frame": (lambda f: _truncate(f / "video.mp4", 0.6), "truncated_video"),
     "video cut in its index": (lambda f: _truncate(f / "video.mp4", 0.02), "unreadable_video"),
     "unknown codec": (lambda f: _rename_codec(f / "video.mp4"), "unreadable_video"),

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from stateplay_rl.conditions import video
 from stateplay_rl.conditions.codes import REJECT_CODES, WARNING_CODES, RowRejected, warning, warning_code
 from stateplay_rl.conditions.examine import Outcome, examine_row
 from stateplay_rl.conditions.source import read_clips, read_csv
@@ -60,6 +61,16 @@ def test_damage_has_its_reason(tmp_path: Path, out: Path, fault: str) -> None:
     # A record that travels names no place on this machine.
     assert str(tmp_path) not in outcome.detail
     assert not any((out / "frames").iterdir())
+
+
+def test_an_index_that_lies_is_not_a_truncated_file(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = make_clip(tmp_path, "clip", 0)
+    file = tmp_path / "clip" / "video.mp4"
+    assert video.missing_bytes(file) == 0
+    FAULTS["video cut between frames"][0](tmp_path / "clip")
+    assert video.missing_bytes(file) > 0
+    monkeypatch.setattr(video, "missing_bytes", lambda path: 0)
+    assert examine(tmp_path, out, row).code == "frame_count_mismatch"
 
 
 def test_doubled_column_has_its_reason(tmp_path: Path, out: Path) -> None:

@@ -36,7 +36,7 @@ class Lab:
         self.conditions = conditions
         self.worlds: list[Any] = []
         self.judge = BrightJudge()
-        monkeypatch.setattr(stage, "resolve_world", lambda name: SimpleNamespace(files=()))
+        monkeypatch.setattr(stage, "resolve_world", lambda name: SimpleNamespace(files=(), audit=None))
         monkeypatch.setattr(stage, "all_files", lambda files: ())
         monkeypatch.setattr(stage, "require_trainable_audit", lambda *arguments: {})
         monkeypatch.setattr(stage, "load_world", self._load)
