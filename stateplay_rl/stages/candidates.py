@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stateplay_rl.config.rollout import SamplingConfig
-from stateplay_rl.errors import InputError
+from stateplay_rl.errors import CheckError, InputError
 from stateplay_rl.nft.randomness import DrawKey, generator
 from stateplay_rl.nft.schedule import sampling_sigmas
 from stateplay_rl.stores.atomic import sha256_json
@@ -98,12 +98,20 @@ def roll_out_group(
 
     Returns:
         The group's id.
+
+    Raises:
+        CheckError: the policy samples values that are not finite.
     """
     group_id = plan.group_id(record.condition_id)
     if groups.exists(group_id):
         return group_id
     inputs = condition_inputs(store, record, world)
     latents = _sample(world, inputs, record, plan)
+    if not bool(torch.isfinite(latents).all()):
+        raise CheckError(
+            f"policy {plan.policy_sha256[:12]} sampled NaN or infinity for condition {record.condition_id}",
+            "the policy has diverged: go back to an earlier checkpoint and lower the learning rates",
+        )
     frames = list(world.decode(latents.float()))
     reference = reference_frames(store, record)
     groups.write(

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from stateplay_rl.config.rollout import SamplingConfig
-from stateplay_rl.errors import InputError
+from stateplay_rl.errors import CheckError, InputError
+from stateplay_rl.stages import candidates
 from stateplay_rl.stages.candidates import (
     RolloutPlan,
     condition_inputs,
@@ -139,6 +140,16 @@ def test_a_first_frame_of_another_size_is_refused(
     with pytest.raises(InputError, match="first frame is 24x16, world tiny wants 32x32") as caught:
         condition_inputs(conditions, conditions.by_id("c0"), bench.world)
     assert "build-conditions" in caught.value.hint
+
+
+def test_a_diverged_policy_is_named(
+    bench: Bench, conditions: ConditionStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(bench.world)
+    monkeypatch.setattr(candidates, "_sample", lambda *_: torch.full((3, 4, 3, 4, 4), float("nan")))
+    with pytest.raises(CheckError, match=r"sampled NaN or infinity for condition c0"):
+        roll(tmp_path, bench.world, conditions, "c0", plan)
+    assert GroupStore(tmp_path).finished() == ()
 
 
 def test_a_policy_is_named_by_its_weights() -> None:
