@@ -1,6 +1,6 @@
 """The whole chain on the embedded world, on a laptop CPU: what `make demo` runs.
 
-    python examples/demo.py --out demo [--seed 0] [--clips 272]
+    python examples/demo.py --out demo [--seed 0] [--clips 256]
 
 clips -> audit-ckpt -> build-conditions -> rollout -> score -> train-nft, beside it the same with shuffled rewards
 -> report. Every step is the command line that a user would type; each one is printed. At the end the held-out
@@ -34,8 +34,8 @@ from stateplay_rl.stores.conditions import ConditionStore
 
 CONFIG = Path(__file__).resolve().parent / "configs" / "arena.yaml"
 MARK = ".sprl-demo"
-HELDOUT = 40
-BY_HAND_GROUPS = 6
+HELDOUT = 48
+BY_HAND_GROUPS = 12
 CLIP_SEED = 1000
 """Clips of run seed s are drawn from seed 1000 + s; settings were tuned on other clips."""
 
@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--out", type=Path, default=Path("demo"), help="folder of the demo; an earlier demo is replaced"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of clips, noise and shuffles")
-    parser.add_argument("--clips", type=int, default=272, help="clips to make; training takes 224 of them")
+    parser.add_argument("--clips", type=int, default=256, help="clips to make; training takes 192 of them")
     arguments = parser.parse_args(argv)
     fresh_folder(arguments.out)
     demo = Demo(arguments.out, arguments.seed, arguments.clips)
