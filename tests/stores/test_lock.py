@@ -103,17 +103,20 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
     """The child lives on after the parent released; its inherited handle must not count."""
     lock = DirectoryLock(tmp_path).acquire()
     read_end, write_end = os.pipe()
+    started_read, started_write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(write_end)
+        os.write(started_write, b"x")  # it runs, so its handlers after the fork are done
         os.read(read_end, 1)
         os._exit(0)
     try:
+        os.read(started_read, 1)
         lock.forget()  # as if this process had died: the file stays
         write_holder(tmp_path, pid=2**22 + 1)
         with DirectoryLock(tmp_path) as second:
             assert second.held
     finally:
-        os.close(read_end)
-        os.close(write_end)
+        for end in (read_end, write_end, started_read, started_write):
+            os.close(end)
         os.waitpid(child, 0)
