@@ -44,7 +44,7 @@ class VideoFacts:
 # The judge and the picture measures read the same small videos one after the other.
 _RECENT_VIDEOS = 16
 _RECENT_MAX_BYTES = 1 << 20
-_recent: dict[tuple[str, int, int, int], np.ndarray] = {}
+_recent: dict[tuple[str, int, int, int, int], np.ndarray] = {}
 _recent_lock = threading.Lock()
 
 
@@ -103,7 +103,7 @@ def decode_mp4(path: Path, max_frames: int = _MAX_FRAMES) -> np.ndarray:
         CorruptionError: truncated or damaged.
         InputError: missing, no video, or too large.
     """
-    key = _file_key(path)
+    key = _file_key(path, max_frames)
     with _recent_lock:
         found = _recent.get(key) if key is not None else None
     if found is not None:
@@ -117,12 +117,13 @@ def decode_mp4(path: Path, max_frames: int = _MAX_FRAMES) -> np.ndarray:
     return decoded
 
 
-def _file_key(path: Path) -> tuple[str, int, int, int] | None:
+def _file_key(path: Path, max_frames: int) -> tuple[str, int, int, int, int] | None:
+    """The limit is part of the key: a video that one caller accepts may be too long for another."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return str(path), status.st_mtime_ns, status.st_size, status.st_ino
+    return str(path), status.st_mtime_ns, status.st_size, status.st_ino, max_frames
 
 
 def _decode(path: Path, max_frames: int) -> np.ndarray:

@@ -93,3 +93,11 @@ def test_wrong_frames_are_refused(tmp_path: Path, frames: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"frames|video"):
         encode_mp4(tmp_path / "a.mp4", frames, 20.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recent_decode_does_not_lift_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    encode_mp4(path, np.zeros((5, 16, 16, 3), np.uint8), 20.0)
+    assert len(decode_mp4(path)) == 5
+    with pytest.raises(InputError, match="more than 3 frames"):
+        decode_mp4(path, max_frames=3)

@@ -103,6 +103,7 @@ def _evaluation(
         clusters[conditions.by_id(group.condition_id).cluster_id].extend(scores[group.condition_id])
         by_class[group.mechanics_class].extend(scores[group.condition_id])
     interval = bootstrap_mean([clusters[c] for c in sorted(clusters)], seed=config.heldout.seed)
+    reward_mean = _mean([s for row in scores.values() for s in row])
     line = {
         "batch": seen["batch"],
         "policy": plan.policy,
@@ -111,14 +112,14 @@ def _evaluation(
         "conditions": len(complete),
         "failed": len(judged) - len(complete),
         "samples": config.heldout.samples,
-        "reward_mean": _mean([s for row in scores.values() for s in row]),
+        "reward_mean": reward_mean,
         "ci95": [interval.low, interval.high],
         "by_class": {name: _mean(values) for name, values in sorted(by_class.items())},
         "frozen_display_share": _frozen_share(complete),
         "scores": scores,
         "groups": relative,
     }
-    return Evaluation(_mean([s for row in scores.values() for s in row]), line)
+    return Evaluation(reward_mean, line)
 
 
 def _frozen_share(judged: Sequence[JudgedGroup]) -> float | None:
