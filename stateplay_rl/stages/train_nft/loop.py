@@ -15,7 +15,6 @@ from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import OutsideError
 from stateplay_rl.judges.base import Judge
-from stateplay_rl.nft.old_policy import Decay, weight_on_old
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.train_nft import heldout, monitors, state
@@ -87,7 +86,7 @@ class Trainer:
         self.position.batches_done = batch + 1
         self.position.candidates_seen += sum(len(group.scores) for group in judged)
         line = self._log(judged, samples, stats, batch, cosine)
-        self._follow_with_old()
+        self._follow_with_old(line["eta"])
         alarms = monitors.alarms_of(line, self.position.first_line, self.config)
         self.position.first_line = self.position.first_line or line
         is_last = batch + 1 == self.source.batches()
@@ -137,9 +136,9 @@ class Trainer:
         steps = plan_steps(samples.samples, self.config, batch)
         return self.updater.run(steps, batch, len(steps) // self.config.optimizer.inner_epochs)
 
-    def _follow_with_old(self) -> None:
-        decay = Decay(self.config.old_policy.slope, self.config.old_policy.maximum)
-        self.world.policies.update_old(weight_on_old(self.updater.optimizer_steps, decay))
+    def _follow_with_old(self, eta: float) -> None:
+        """old <- eta old + (1 - eta) live, with the very eta that the batch's metrics show."""
+        self.world.policies.update_old(eta)
 
     def _log(
         self,
