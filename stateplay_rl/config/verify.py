@@ -48,5 +48,8 @@ class SignalConfig(FrozenConfig):
     wished_cosine: float = Field(
         default=0.5, gt=0, lt=1, description="agreement that the asked number of conditions gives"
     )
+    draws: int = Field(
+        default=4, ge=1, description="draws of (sigma, eps) per candidate; 1 is what one optimizer step sees"
+    )
     samples_per_call: int = Field(default=1, ge=1, description="videos per forward (memory against speed)")
     loss: LossConfig = LossConfig()

@@ -6,6 +6,7 @@ Shapes: N groups, P trained parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,7 @@ def group_gram(
     parameters: Sequence[nn.Parameter],
     processes: Processes,
     visit: Visit = NO_ANCHORS,
+    draws: int = 1,
 ) -> Tensor:
     """Inner products of the groups' gradients, float64 [N, N] on the CPU.
 
@@ -87,6 +89,8 @@ def group_gram(
         parameters: the trained ones.
         processes: ranks that share a group's samples.
         visit: whose draws of sigma and noise are used; without anchors.
+        draws: visits of every sample whose gradients are summed, from inner pass `visit.inner_pass` on. One is what
+            an optimizer step sees; more take the noise of sigma and eps out of the comparison of candidate sets.
 
     Raises:
         NonFiniteGradient: a gradient is not finite; the sample is named.
@@ -94,13 +98,15 @@ def group_gram(
     vectors_NP = torch.zeros(len(groups), sum(p.numel() for p in parameters), dtype=torch.float32)
     with Progress("gradients", len(groups), "groups") as progress:
         for row, samples in enumerate(groups):
-            gradient = global_gradient(objective, samples, visit, parameters, processes)
-            if not gradient.is_finite:
-                where = gradient.first_bad_sample or f"group {samples[0].group_id}"
-                raise NonFiniteGradient(
-                    f"the gradient of {where} is not finite",
-                    "set compute_dtype to float32 in the world file, or audit the weights: sprl audit-ckpt",
-                )
-            vectors_NP[row] = gradient.flat().cpu()
+            for draw in range(draws):
+                drawn = replace(visit, inner_pass=visit.inner_pass + draw)
+                gradient = global_gradient(objective, samples, drawn, parameters, processes)
+                if not gradient.is_finite:
+                    where = gradient.first_bad_sample or f"group {samples[0].group_id}"
+                    raise NonFiniteGradient(
+                        f"the gradient of {where} is not finite",
+                        "set compute_dtype to float32 in the world file, or audit the weights: sprl audit-ckpt",
+                    )
+                vectors_NP[row] += gradient.flat().cpu()
             progress.advance()
     return gram(vectors_NP)

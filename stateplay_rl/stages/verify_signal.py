@@ -164,7 +164,7 @@ def _measure(
         return Measured(scores, candidates, len(units), None, why_not)
     objective = Objective(world, training, data.conditions_of, data.latents_of, data.real_of)
     parameters = [parameter for group in trained for parameter in group.parameters]
-    gram_NN = group_gram(objective, units, parameters, Processes(0, 1, world.device))
+    gram_NN = group_gram(objective, units, parameters, Processes(0, 1, world.device), draws=config.draws)
     return Measured(scores, candidates, len(units), *_cosine(gram_NN, config))
 
 

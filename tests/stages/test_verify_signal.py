@@ -366,7 +366,8 @@ def test_groups_that_changed_since_they_were_scored_are_refused(chain, tmp_path)
         )
 
 
-def test_the_gram_matrix_is_that_of_the_groups_gradients(chain, tmp_path):
+@pytest.mark.parametrize("draws", [1, 3])
+def test_the_gram_matrix_is_that_of_the_groups_gradients(draws, chain, tmp_path):
     """Groups are of equal size, so their mean gradient is the whole batch's: |g|^2 = sum(Gram) / N^2."""
     world = tiny_world()
     parameters = [p for group in world.set_mode(MODE) for p in group.parameters]
@@ -376,10 +377,11 @@ def test_the_gram_matrix_is_that_of_the_groups_gradients(chain, tmp_path):
     objective = Objective(world, config, data.conditions_of, data.latents_of, data.real_of)
     units = verify_signal._samples_by_group(found.groups, config)
     one = Processes(0, 1, torch.device("cpu"))
-    gram_NN = group_gram(objective, units, parameters, one)
+    gram_NN = group_gram(objective, units, parameters, one, draws=draws)
     samples = [sample for unit in units for sample in unit]
-    whole = global_gradient(objective, samples, NO_ANCHORS, parameters, one)
-    assert float(gram_NN.sum()) / len(units) ** 2 == pytest.approx(whole.norm() ** 2, rel=1e-4)
+    visits = [replace(NO_ANCHORS, inner_pass=draw) for draw in range(draws)]
+    whole = sum(global_gradient(objective, samples, visit, parameters, one).flat().double() for visit in visits)
+    assert float(gram_NN.sum()) / len(units) ** 2 == pytest.approx(float(whole.square().sum()), rel=1e-4)
     assert gradient_cosine(gram_NN, splits=4).units_per_half == len(units) // 2
 
 
