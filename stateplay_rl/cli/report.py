@@ -11,6 +11,7 @@ from stateplay_rl.cli.options import (
     ConfigOption,
     OutOption,
     OverwriteOption,
+    QuietOption,
     ResumeOption,
     SetOption,
     resolve_config,
@@ -33,6 +34,7 @@ def command(
     settings: SetOption = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Write report.html: curves, tables and videos side by side, with every alarm first.
 
