@@ -49,7 +49,7 @@ def test_conditions_are_of_their_class_and_a_bar_changes_early() -> None:
         early = slice(0, 15)
         assert np.ptp(truth.hp[early], axis=0).any() or np.ptp(truth.meter[early], axis=0).any()
         assert read_strategy(condition.prompt).name == condition.strategy
-        windows = [condition.held_buttons[start : start + 4] for start in range(0, 33, 4)]
+        windows = [condition.held_buttons[start : start + 4] for start in range(0, 36, 4)]
         assert all((window == window[0]).all() for window in windows)
 
 
