@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--out", type=Path, default=Path("demo"), help="folder of the demo; an earlier demo is replaced"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of clips, noise and shuffles")
-    parser.add_argument("--clips", type=int, default=256, help="clips to make; training takes 192 of them")
+    parser.add_argument("--clips", type=int, default=256, help="clips to make; training takes 160 of them")
     arguments = parser.parse_args(argv)
     fresh_folder(arguments.out)
     demo = Demo(arguments.out, arguments.seed, arguments.clips)

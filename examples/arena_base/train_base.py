@@ -5,7 +5,7 @@
     python examples/arena_base/train_base.py export check --out build/arena_base
 
 Each part reads the parts before it from `--out`, is seeded, and writes its weights (`<part>.pt`) and a line log
-(`<part>.jsonl`). The committed weights took 3 minutes (VAE, one GPU) and 12 minutes (sft, two GPUs); a CPU needs days
+(`<part>.jsonl`). The committed weights took 3 minutes (VAE, one GPU) and 16 minutes (sft, two GPUs); a CPU needs days
 (`--scale 0.0003` is a smoke run). Their logs and figures are in `results/`, what was tried in docs/decisions/.
 """
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from recipe.common import LineLog, Recipe
-from stateplay_rl.arena.dataset import ArenaCondition, draw_conditions, render, simulate
+from stateplay_rl.arena.dataset import CLEAR_CHANGE, ArenaCondition, draw_conditions, render, simulate
 from stateplay_rl.arena.game import simulate_first
 from stateplay_rl.arena.referee import RefereeReport, compare
 from stateplay_rl.nft.schedule import sampling_sigmas
@@ -54,7 +54,7 @@ def part_check(recipe: Recipe) -> None:
     log = LineLog(recipe.out / "check.jsonl")
     world = load_world(arena_world(recipe.out / "weights"))
     world.set_mode("full")
-    conditions = draw_conditions(recipe.conditions(GROUPS), seed=CHECK_SEED)
+    conditions = draw_conditions(recipe.conditions(GROUPS), seed=CHECK_SEED, minimum=CLEAR_CHANGE)
     truths = [render(simulate(c)) for c in conditions]
     trips = [_judge(c, world.decode(world.encode_video(t)[None])[0]) for c, t in zip(conditions, truths, strict=True)]
     result: dict[str, object] = {"vae_round_trip": _quantiles([t.score for t in trips])}

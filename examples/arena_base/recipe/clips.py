@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stateplay_rl.arena.dataset import draw_conditions, render, simulate
+from stateplay_rl.arena.dataset import CLEAR_CHANGE, NO_MINIMUM, draw_conditions, render, simulate
 from stateplay_rl.arena.state import FRAMES, Glitches
 
 GLITCH_PROBABILITY = 0.5
@@ -62,7 +62,9 @@ def _render_job(arguments: tuple[str, int, int, int]) -> tuple[np.ndarray, list[
     frames = np.memmap(buffer, np.uint8, "r+", shape=(CHUNK_CONDITIONS * VARIANTS, *CLIP_SHAPE))
     rng = np.random.default_rng([seed, 1])
     held, prompts = [], []
-    for condition in draw_conditions(count, seed=seed, class_mix=CLASS_MIX):
+    # Every other job draws as written data sets do: there the bars move enough to be learnt exactly.
+    minimum = CLEAR_CHANGE if seed // JOB_CONDITIONS % 2 else NO_MINIMUM
+    for condition in draw_conditions(count, seed=seed, class_mix=CLASS_MIX, minimum=minimum):
         for flags in _variant_flags(rng):
             frames[start + len(held)] = render(simulate(condition, flags))
             held.append(condition.held_buttons)

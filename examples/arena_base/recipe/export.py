@@ -10,7 +10,7 @@ from torch import Tensor
 
 import stateplay_rl
 from recipe.common import LineLog, Recipe
-from stateplay_rl.stores.atomic import sha256_file, write_bytes, write_json
+from stateplay_rl.stores.atomic import sha256_file, write_json, write_text
 from stateplay_rl.worlds.native.keymap import to_training_names
 from stateplay_rl.worlds.native.weights import write_safetensors
 
@@ -48,7 +48,7 @@ def part_export(recipe: Recipe) -> None:
         _rounded(renamed.state),
         {**made_with, "steps": str(sft["steps"])},
     )
-    write_bytes(folder / "text_tokenizer.json", (recipe.out / "text_tokenizer.json").read_bytes())
+    write_text(folder / "text_tokenizer.json", sft["text_tokenizer"])
     files = sorted(path for path in folder.iterdir() if path.name != "weights.json")
     write_json(folder / "weights.json", {path.name: sha256_file(path) for path in files})
     write_json(folder.parent / "metrics.json", _metrics(recipe.out))
