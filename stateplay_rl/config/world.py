@@ -21,19 +21,58 @@ class WorldFiles(FrozenConfig):
     checkpoint: tuple[Path, ...] = Field(
         min_length=1,
         description="safetensors with transformer, latent-state modules and predictor, training key names; "
-        "several files are shards",
+        "several files are shards; an index or a folder of shards will do",
+    )
+    base: tuple[Path, ...] = Field(
+        default=(),
+        description="transformer of the base model, for a checkpoint that holds only what was trained: shards, an "
+        "index or a folder; the checkpoint's own tensors win",
     )
     transition_tokenizer: Path = Field(description="frozen stage-1 tokenizer (safetensors)")
-    vae: Path = Field(description="VAE weights (safetensors)")
-    text_encoder: Path = Field(description="UMT5 encoder weights (safetensors)")
+    vae: Path = Field(description="VAE weights: Wan2.2_VAE.pth, a safetensors file, or a diffusers folder")
+    text_encoder: Path = Field(
+        description="UMT5 encoder weights: models_t5_umt5-xxl-enc-bf16.pth, safetensors, or a folder of shards"
+    )
     text_tokenizer: Path = Field(description="tokenizer.json, or the folder that holds it")
+    training_config: Path | None = Field(
+        default=None, description="YAML or JSON config of the supervised run: states what no shape shows"
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _one_checkpoint_may_be_a_plain_path(cls, values: object) -> object:
-        if isinstance(values, dict) and isinstance(values.get("checkpoint"), (str, Path)):
-            return {**values, "checkpoint": [values["checkpoint"]]}
-        return values
+    def _one_file_may_be_a_plain_path(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        lists = ("checkpoint", "base")
+        return {k: [v] if k in lists and isinstance(v, (str, Path)) else v for k, v in values.items()}
+
+
+class ArchitectureLines(FrozenConfig):
+    """Sizes that the world file states; what is left out comes from the preset.
+
+    The first group has no shape of its own in any file: stating it here (or in `files.training_config`) is what
+    makes a checkpoint trainable. Sizes of the second group are compared with the files' shapes.
+    """
+
+    heads: int | None = Field(default=None, gt=0, description="attention heads of the backbone")
+    eps: float | None = Field(default=None, gt=0, description="epsilon of the backbone's norms")
+    fsq_levels: tuple[int, ...] | None = Field(default=None, description="levels per quantised dimension")
+    state_heads: int | None = Field(default=None, gt=0, description="heads of initializer and transition layers")
+    coupling_heads: int | None = Field(default=None, gt=0, description="heads of latent_state_attention")
+    tokenizer_heads: int | None = Field(default=None, gt=0, description="heads of the transition tokenizer")
+    step_encoding: str | None = Field(default=None, description="how a step enters module B: sinusoidal")
+    visibility: str | None = Field(default=None, description="state slots that a video slot sees: slot_causal")
+    state_dim: int | None = Field(default=None, gt=0, description="width of a state token")
+    state_tokens: int | None = Field(default=None, gt=0, description="state tokens per latent slot")
+    coupling_width: int | None = Field(default=None, gt=0, description="inner width of latent_state_attention")
+    transition_layers: int | None = Field(default=None, gt=0, description="layers of module B")
+    mlp_ratio: int | None = Field(default=None, gt=0, description="inner MLP width over state_dim")
+    tokenizer_width: int | None = Field(default=None, gt=0, description="width of the transition tokenizer")
+    tokenizer_mlp_ratio: int | None = Field(default=None, gt=0, description="inner MLP width over tokenizer_width")
+
+    def stated(self) -> dict[str, object]:
+        """The lines that say something."""
+        return {name: value for name, value in self.model_dump().items() if value is not None}
 
 
 class WorldConfig(FrozenConfig):
@@ -46,6 +85,10 @@ class WorldConfig(FrozenConfig):
     key_map: dict[str, str] = Field(
         default={},
         description="their prefix -> our prefix, for latent modules of other names; * is a block index",
+    )
+    architecture: ArchitectureLines = ArchitectureLines()
+    training_keys: dict[str, str] = Field(
+        default={}, description="our setting -> dotted key in files.training_config, where its name is another"
     )
     audit: Path | None = Field(
         default=None, description="audit-<stem>/ of the checkpoint; train-nft refuses a world without one"

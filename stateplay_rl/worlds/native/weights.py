@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores.atomic import write_bytes
 
+Shape = tuple[int, ...]
+
 PICKLE_SUFFIXES = (".pth", ".pt")
 
 NAMES_SHOWN = 5
@@ -97,12 +99,31 @@ def load_exactly(module: nn.Module, weights: Mapping[str, Tensor], source: str, 
         InputError: naming the missing, unexpected or wrongly shaped keys.
     """
     own = module.state_dict()
-    missing = sorted(set(own) - set(weights) - set(optional))
-    unexpected = sorted(set(weights) - set(own))
+    require_equal_keys(
+        {name: tuple(value.shape) for name, value in own.items()},
+        {name: tuple(value.shape) for name, value in weights.items()},
+        source,
+        optional,
+    )
+    with torch.no_grad():
+        for name, value in weights.items():
+            own[name].copy_(value.reshape(own[name].shape))
+
+
+def require_equal_keys(
+    own: Mapping[str, Shape], given: Mapping[str, Shape], source: str, optional: Iterable[str] = ()
+) -> None:
+    """Compare names and shapes; a single number may be stored as [] or as [1].
+
+    Raises:
+        InputError: naming the missing, unexpected or wrongly shaped keys.
+    """
+    missing = sorted(set(own) - set(given) - set(optional))
+    unexpected = sorted(set(given) - set(own))
     shapes = sorted(
-        f"{name} {list(weights[name].shape)} instead of {list(own[name].shape)}"
-        for name in set(own) & set(weights)
-        if own[name].shape != weights[name].shape
+        f"{name} {list(given[name])} instead of {list(own[name])}"
+        for name in set(own) & set(given)
+        if not same_shape(own[name], given[name])
     )
     problems = [
         f"{len(names)} {kind}: {_some(names)}"
@@ -114,9 +135,11 @@ def load_exactly(module: nn.Module, weights: Mapping[str, Tensor], source: str, 
             f"{source} does not fit the model; keys " + "; ".join(problems),
             "compare file and preset with: sprl audit-ckpt FILE --world WORLD",
         )
-    with torch.no_grad():
-        for name, value in weights.items():
-            own[name].copy_(value)
+
+
+def same_shape(one: Shape, other: Shape) -> bool:
+    """Equal, or a single number on both sides: the coupling gate is [1] here and may be [] in a checkpoint."""
+    return one == other or {one, other} == {(), (1,)}
 
 
 def _some(names: Sequence[str]) -> str:

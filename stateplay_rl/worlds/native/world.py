@@ -26,6 +26,7 @@ from stateplay_rl.worlds.base import (
     WorldSpec,
 )
 from stateplay_rl.worlds.native import coupling_lora
+from stateplay_rl.worlds.native.keymap import TrainingLayout
 from stateplay_rl.worlds.native.modes import trained_groups
 from stateplay_rl.worlds.native.policy_weights import overlay_weights, prepare_lora, trained_weights
 from stateplay_rl.worlds.native.text import TextEncoder
@@ -41,12 +42,13 @@ TIMESTEPS = 1000.0
 
 @dataclass(frozen=True)
 class NativeModules:
-    """The four networks of a native world, loaded and on one device."""
+    """The four networks of a native world, loaded and on one device, and how its checkpoint spells the first."""
 
     transformer: LatentStateTransformer
     tokenizer: TransitionTokenizer
     vae: VideoVae
     text: TextEncoder
+    layout: TrainingLayout = TrainingLayout()
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class NativeWorld:
         self._tokenizer = modules.tokenizer.eval().requires_grad_(False)
         self._vae = modules.vae
         self._text = modules.text
+        self._layout = modules.layout
         self._mode: ParameterMode | None = None
         self._use_bank(PolicyBank({}))
 
@@ -218,7 +221,7 @@ class NativeWorld:
         if self._mode is None:
             raise UsageError("no parameter mode is set, so there is no policy to export", "call set_mode first")
         with self._bank.use(policy):
-            return trained_weights(self.transformer, self._bank.names)
+            return trained_weights(self.transformer, self._bank.names, self._layout)
 
     def apply_policy(self, weights: Mapping[str, Tensor], source: str) -> None:
         """Overlay an exported policy on the base weights; before `set_mode`, whose reference it becomes.
@@ -233,7 +236,7 @@ class NativeWorld:
         """
         if self._mode is not None:
             raise UsageError("a policy must be applied before the parameter mode is set", "load the world again")
-        overlay_weights(self.transformer, weights, source)
+        overlay_weights(self.transformer, weights, source, self._layout)
 
     # -- helpers -------------------------------------------------------------------------------------
 
