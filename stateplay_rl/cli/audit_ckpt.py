@@ -42,6 +42,9 @@ def command(
     tokenizer: Annotated[
         Path | None, typer.Option(help="Transition tokenizer that the checkpoint was trained with.")
     ] = None,
+    training_config: Annotated[
+        Path | None, typer.Option(help="Config of the SFT run: states heads, levels and what else no shape shows.")
+    ] = None,
     scan: Annotated[bool, typer.Option("--scan", help="Read every tensor: NaN, Inf, zeros.")] = False,
     allow_init: Annotated[
         bool,
@@ -61,6 +64,7 @@ def command(
         "world": world,
         "base": [str(path) for path in base] if base else None,
         "tokenizer": None if tokenizer is None else str(tokenizer),
+        "training_config": None if training_config is None else str(training_config),
         "scan": scan or None,
         "allow_init": allow_init or None,
         "hash_all": hash_all or None,
@@ -92,6 +96,10 @@ def _show(summary: AuditSummary) -> None:
     for prefix, count in audit["prefixes"].items():
         facts.add_row("prefix", Text(f"{prefix} off {count} names"))
     facts.add_row("shapes", _architecture(audit))
+    for name, text in audit["stated"].items():
+        facts.add_row("stated", Text(f"{name} {text}"))
+    if audit["assumed"]:
+        facts.add_row("assumed", Text(", ".join(audit["assumed"]), style="yellow"))
     for finding in audit["health"]:
         style = _SEVERITY_STYLE[finding["severity"]]
         facts.add_row(finding["severity"], Text(finding["message"], style=style, overflow="fold"))

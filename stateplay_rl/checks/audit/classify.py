@@ -82,6 +82,11 @@ def strip_prefixes(tensors: Iterable[TensorFacts]) -> StrippedNames:
     return StrippedNames(stripped, bare.original, bare.removed, bare.collisions)
 
 
+def is_implicit(name: str) -> bool:
+    """Whether a bare name belongs to the implicit latent state."""
+    return _IMPLICIT.search(name) is not None
+
+
 def is_lora(name: str) -> bool:
     """Whether a tensor is a LoRA factor."""
     return _LORA.search(name) is not None

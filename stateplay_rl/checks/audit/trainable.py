@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.errors import CheckError, CorruptionError, InputError
 from stateplay_rl.stores import layout
-from stateplay_rl.stores.atomic import sha256_file
+from stateplay_rl.stores.atomic import sha256_file, sha256_json
 from stateplay_rl.stores.manifest import read_manifest
+from stateplay_rl.worlds.native.shards import shards_of
 
 
 def require_trainable_audit(audit_dir: Path | None, world: WorldConfig, world_name: str) -> dict[str, Any]:
@@ -46,15 +47,40 @@ def require_trainable_audit(audit_dir: Path | None, world: WorldConfig, world_na
     if not audit["trainable"]:
         reasons = "; ".join(audit["untrainable"])
         raise CheckError(f"the audit {audit_dir} cannot be trained on: {reasons}", f"run `{command}`")
+    if audit["settings_sha256"] != settings_sha256(world):
+        raise CheckError(
+            f"the audit {audit_dir} is of another description of this world (key map, sizes or checkout changed)",
+            f"run `{command} --overwrite`",
+        )
     for problem in _other_files(audit, world):
         raise CheckError(f"the audit {audit_dir} is of other files: {problem}", f"run `{command} --overwrite`")
     return audit
 
 
+def refuse_changed_files(audit: Mapping[str, Any]) -> None:
+    """Re-check the protected files at the end of a run: size, modification time, and sha256 where it was taken.
+
+    Raises:
+        CorruptionError: a file is gone or is no longer what was audited.
+    """
+    for recorded in audit["files"]:
+        path = Path(recorded["path"])
+        if not path.is_file() or not _same(path, recorded):
+            raise CorruptionError(
+                f"{path} is no longer the file that was audited", "restore it; the run's results are of the old one"
+            )
+
+
+def settings_sha256(world: WorldConfig) -> str:
+    """Hash of what a world file says beside the files: another key map or other sizes make another world."""
+    described = world.model_dump(mode="json", include={"backend", "preset", "key_map", "architecture"})
+    return sha256_json(described)
+
+
 def _read(file: Path) -> dict[str, Any]:
     try:
         audit = json.loads(file.read_bytes())
-        for key in ("verdict", "reasons", "complete_with", "trainable", "untrainable", "files"):
+        for key in ("verdict", "reasons", "complete_with", "trainable", "untrainable", "files", "settings_sha256"):
             audit[key]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{file} is damaged: {error}", "run `sprl audit-ckpt` again") from error
@@ -66,16 +92,22 @@ def _other_files(audit: Mapping[str, Any], world: WorldConfig) -> Iterator[str]:
     """Why the audited files are not the world's; nothing when they are."""
     files = world.files
     groups = {
-        "sft": files.checkpoint,
-        "tokenizer": (files.transition_tokenizer,),
-        "base": (files.vae, files.text_encoder),
+        "sft": _expanded(files.checkpoint),
+        "tokenizer": _expanded([files.transition_tokenizer]),
+        "base": _expanded([*files.base, files.vae, files.text_encoder]),
         "text_tokenizer": (files.text_tokenizer,),
+        "training_config": () if files.training_config is None else (files.training_config,),
     }
     for role, paths in groups.items():
         recorded = [file for file in audit["files"] if file["role"] in (role, "base")]
         for path in paths:
             if not any(_same(path, file) for file in recorded):
                 yield f"{path} ({role}) is not among them"
+
+
+def _expanded(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The files behind paths that may be indices or folders of shards."""
+    return tuple(file for path in paths for file in shards_of(path))
 
 
 def _same(path: Path, recorded: Mapping[str, Any]) -> bool:

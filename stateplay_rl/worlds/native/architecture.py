@@ -140,7 +140,9 @@ def read_training_config(path: Path, keys: Mapping[str, str]) -> dict[str, State
     except OSError as error:
         raise InputError(f"training config {path}: {error.strerror}", "check training_config") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"training config {path} is neither YAML nor JSON ({error})", "give the run's config") from error
+        raise InputError(
+            f"training config {path} is neither YAML nor JSON ({error})", "give the run's config"
+        ) from error
     leaves = dict(_leaves(content, ""))
     stated: dict[str, Statement] = {}
     for setting, names in _ALIASES.items():

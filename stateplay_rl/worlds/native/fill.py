@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from stateplay_rl.errors import InputError
 from stateplay_rl.worlds.native.prefixes import bare_names
-from stateplay_rl.worlds.native.weight_files import StoredTensor, list_tensors, shards_of, stream
+from stateplay_rl.worlds.native.weight_files import StoredTensor, list_tensors, stream
+from stateplay_rl.worlds.native.shards import shards_of
 from stateplay_rl.worlds.native.weights import require_equal_keys
 
 DtypeOf = Callable[[str, torch.dtype], torch.dtype]

@@ -21,7 +21,8 @@ from stateplay_rl.worlds.native.text import load_tokenizer as load_text_tokenize
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 from stateplay_rl.worlds.native.transition_tokenizer import TransitionTokenizer
 from stateplay_rl.worlds.native.vae import STATISTICS, VAE_PRESETS, VaeArchitecture, VideoVae
-from stateplay_rl.worlds.native.weight_files import StoredTensor, shards_of
+from stateplay_rl.worlds.native.shards import shards_of
+from stateplay_rl.worlds.native.weight_files import StoredTensor
 from stateplay_rl.worlds.native.world import NativeModules, WorldHashes
 
 Sizes = NativePreset | VaeArchitecture | TextArchitecture
@@ -144,9 +145,7 @@ def _load_text(
         model = build_text_model(architecture, rows)
     tokenizer = load_text_tokenizer(files.text_tokenizer)
     check_rows(tokenizer, rows, files.text_tokenizer, source)
-    fill_exactly(
-        model, stored, source, dtype_of=lambda *_: dtype, device=device, optional=(TIED_EMBEDDING,)
-    )
+    fill_exactly(model, stored, source, dtype_of=lambda *_: dtype, device=device, optional=(TIED_EMBEDDING,))
     model.encoder.embed_tokens.weight = model.shared.weight
     require_filled(model, source)
     return TextEncoder(architecture, model.requires_grad_(False), tokenizer)

@@ -44,9 +44,7 @@ def trained_weights(
     """
     renamed = to_training_names(merged_weights(transformer, trained), layout.translations)
     assert not renamed.unmatched, f"no training name for {renamed.unmatched[:3]}"
-    return {
-        name: value.reshape(()) if name in layout.scalars else value for name, value in renamed.state.items()
-    }
+    return {name: value.reshape(()) if name in layout.scalars else value for name, value in renamed.state.items()}
 
 
 def merged_weights(module: nn.Module, trained: Collection[str]) -> dict[str, Tensor]:

@@ -7,12 +7,11 @@ resident beside what the reader keeps.
 
 from __future__ import annotations
 
-import json
 import pickle
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from torch import Tensor
 from stateplay_rl.errors import CorruptionError, InputError
 
 PICKLE_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt")
-INDEX_SUFFIX = ".index.json"
 REOPEN_BYTES = 1 << 29
 
 Shape = tuple[int, ...]
@@ -36,23 +34,6 @@ class StoredTensor:
     shape: Shape
     dtype: torch.dtype
     file: Path
-
-
-def shards_of(path: Path) -> tuple[Path, ...]:
-    """The files behind a path: the file itself, the shards of an index, or the weight files of a folder.
-
-    A folder with an index means that index's shards (a base model's folder holds other `.pth` files too);
-    without one, its safetensors files.
-
-    Raises:
-        InputError: nothing there, a missing shard, a shard name that leaves the folder, two indices, or a
-            folder without safetensors.
-    """
-    if path.is_dir():
-        return _in_folder(path)
-    if not path.is_file():
-        raise InputError(f"weight file not found: {path}", "check the paths in the world file")
-    return _in_index(path) if path.name.endswith(INDEX_SUFFIX) else (path,)
 
 
 def list_tensors(paths: Sequence[Path]) -> tuple[StoredTensor, ...]:
@@ -91,32 +72,6 @@ def stream(path: Path, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
                 break
         else:
             assert not wanted, f"{path} lost {sorted(wanted)[:3]} while it was read"
-
-
-def _in_folder(folder: Path) -> tuple[Path, ...]:
-    indices = sorted(p for p in folder.iterdir() if p.name.endswith(INDEX_SUFFIX))
-    if len(indices) > 1:
-        raise InputError(f"{folder} holds {len(indices)} indices of shards", f"name one of them: {indices[0]}")
-    if indices:
-        return _in_index(indices[0])
-    files = tuple(sorted(p for p in folder.iterdir() if p.suffix == ".safetensors" and p.is_file()))
-    if not files:
-        raise InputError(f"no safetensors file in {folder}", "name the weight file itself")
-    return files
-
-
-def _in_index(index: Path) -> tuple[Path, ...]:
-    try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
-        names = sorted({str(name) for name in weight_map.values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index} is no index of shards ({error})", f"run sprl audit-ckpt {index}") from error
-    for name in names:
-        if PurePosixPath(name).name != name or "\\" in name:
-            raise InputError(f"{index}: shard name {name!r} leaves the folder", "this index is not to be trusted")
-        if not (index.parent / name).is_file():
-            raise InputError(f"{index}: shard {name} is missing", "fetch it again, then run sprl audit-ckpt")
-    return tuple(index.parent / name for name in names)
 
 
 def _list_safetensors(path: Path) -> Iterator[StoredTensor]:
