@@ -6,13 +6,14 @@ A world file is this config as YAML. Its paths are relative to the file, so that
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from stateplay_rl.config.base import FrozenConfig
 
 Preset = Literal["stateplay-5b", "arena"]
+Backend = Literal["native", "stateplay"]
 
 
 class WorldFiles(FrozenConfig):
@@ -75,11 +76,37 @@ class ArchitectureLines(FrozenConfig):
         return {name: value for name, value in self.model_dump().items() if value is not None}
 
 
+class CheckoutOptions(FrozenConfig):
+    """Where the parts of a checkout are, and how its classes are built; the defaults are the public ancestor's."""
+
+    symbols: dict[str, str] = Field(
+        default={},
+        description="part -> module:name, for parts that lie elsewhere (model, model_fn, vae, text_encoder, "
+        "text_tokenizer, scheduler, transition_tokenizer)",
+    )
+    model_kwargs: dict[str, Any] = Field(default={}, description="further arguments of StatePlayModel")
+    vae_kwargs: dict[str, Any] = Field(default={}, description="arguments of the VAE's class")
+    text_encoder_kwargs: dict[str, Any] = Field(default={}, description="arguments of the text encoder's class")
+    text_tokenizer_kwargs: dict[str, Any] = Field(default={}, description="further arguments of the text tokenizer")
+    scheduler_kwargs: dict[str, Any] = Field(default={}, description="further arguments of the scheduler")
+    transition_tokenizer_kwargs: dict[str, Any] = Field(
+        default={}, description="arguments of the stage-1 tokenizer's class"
+    )
+    model_fn_kwargs: dict[str, Any] = Field(
+        default={}, description="further arguments of model_fn_stateplay_latent, equal in every call"
+    )
+
+
 class WorldConfig(FrozenConfig):
     """A world: backend, sizes, files, and how to compute."""
 
     name: str = Field(min_length=1, description="shown in records and reports")
-    backend: Literal["native"] = Field(default="native", description="native = this package's own model")
+    backend: Backend = Field(
+        default="native",
+        description="native = this package's own model; stateplay = the code of `checkout`, in this process",
+    )
+    checkout: Path | None = Field(default=None, description="the user's StatePlay checkout; makes backend stateplay")
+    checkout_options: CheckoutOptions = CheckoutOptions()
     preset: Preset = Field(description="sizes: stateplay-5b or arena")
     files: WorldFiles
     key_map: dict[str, str] = Field(
@@ -89,6 +116,11 @@ class WorldConfig(FrozenConfig):
     architecture: ArchitectureLines = ArchitectureLines()
     training_keys: dict[str, str] = Field(
         default={}, description="our setting -> dotted key in files.training_config, where its name is another"
+    )
+    parity: Path | None = Field(
+        default=None,
+        description="verify-<utc>/ of `sprl verify parity` against the checkout; a real checkpoint needs it before it "
+        "is trained through the native model",
     )
     audit: Path | None = Field(
         default=None, description="audit-<stem>/ of the checkpoint; train-nft refuses a world without one"
@@ -104,3 +136,18 @@ class WorldConfig(FrozenConfig):
     gradient_checkpointing: bool = Field(
         default=True, description="recompute blocks in the backward pass: less memory, more time"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_checkout_is_its_own_backend(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("checkout") is not None and "backend" not in values:
+            return {**values, "backend": "stateplay"}
+        return values
+
+    @model_validator(mode="after")
+    def _a_backend_has_its_code(self) -> Self:
+        if self.backend == "stateplay" and self.checkout is None:
+            raise ValueError("backend stateplay needs `checkout`: the path of the StatePlay checkout")
+        if self.backend == "native" and self.checkout is not None:
+            raise ValueError("backend native does not run a checkout: leave `checkout` or `backend` out")
+        return self

@@ -74,8 +74,8 @@ def run(config: AuditConfig, out: Path | None = None, mode: AuditMode | None = N
     world = None if config.world is None else resolve_world(config.world)
     if world is not None and config.training_config is not None:
         # The command line stands in for the world file's line.
-        files = world.files.model_copy(update={"training_config": config.training_config})
-        world = world.model_copy(update={"files": files})
+        named = world.files.model_copy(update={"training_config": config.training_config})
+        world = world.model_copy(update={"files": named})
     targets = _targets(config, world)
     given = [*targets.checkpoint, *targets.base, *([targets.tokenizer] if targets.tokenizer else [])]
     for path in given:

@@ -108,8 +108,13 @@ def resolve_world(world: str) -> WorldConfig:
     for path in all_files(absolute):
         if not path.exists():
             raise InputError(f"{file}: weight file not found: {path}", "paths are relative to the world file")
-    audit = None if config.audit is None else root / config.audit
-    return config.model_copy(update={"files": absolute, "audit": audit})
+    folders = {
+        name: None if path is None else root / path
+        for name, path in (("audit", config.audit), ("parity", config.parity), ("checkout", config.checkout))
+    }
+    if folders["checkout"] is not None and not folders["checkout"].is_dir():
+        raise InputError(f"{file}: no checkout at {folders['checkout']}", "paths are relative to the world file")
+    return config.model_copy(update={"files": absolute, **folders})
 
 
 def all_files(files: WorldFiles) -> tuple[Path, ...]:

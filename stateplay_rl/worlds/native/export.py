@@ -19,8 +19,8 @@ from stateplay_rl.stores.atomic import HashingWriter, disk_errors, require_space
 from stateplay_rl.stores.refusal import refuse_overlap
 from stateplay_rl.worlds.native.keymap import Translations, any_to_ours
 from stateplay_rl.worlds.native.prefixes import bare_names
-from stateplay_rl.worlds.native.weight_files import StoredTensor, list_tensors, stream
 from stateplay_rl.worlds.native.shards import shards_of
+from stateplay_rl.worlds.native.weight_files import StoredTensor, list_tensors, stream
 from stateplay_rl.worlds.native.weights import same_shape
 
 _CODES = {

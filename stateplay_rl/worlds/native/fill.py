@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from stateplay_rl.errors import InputError
 from stateplay_rl.worlds.native.prefixes import bare_names
-from stateplay_rl.worlds.native.weight_files import StoredTensor, list_tensors, stream
 from stateplay_rl.worlds.native.shards import shards_of
+from stateplay_rl.worlds.native.weight_files import StoredTensor, list_tensors, stream
 from stateplay_rl.worlds.native.weights import require_equal_keys
 
 DtypeOf = Callable[[str, torch.dtype], torch.dtype]
@@ -99,11 +99,12 @@ def fill_exactly(
 
 def put(places: Sequence[tuple[nn.Module, str]], value: Tensor) -> None:
     """Place one tensor wherever the model refers to it (tied weights have several places)."""
-    first, leaf = places[0]
-    holder = first._parameters if leaf in first._parameters else first._buffers
-    new = nn.Parameter(value, requires_grad=False) if holder is first._parameters else value
+    parameter = nn.Parameter(value, requires_grad=False) if value.is_floating_point() else None
     for module, name in places:
-        (module._parameters if name in module._parameters else module._buffers)[name] = new
+        if name in module._parameters:
+            module._parameters[name] = parameter
+        else:
+            module._buffers[name] = value
 
 
 def require_filled(module: nn.Module, source: str) -> None:

@@ -16,12 +16,12 @@ from stateplay_rl.worlds.native.fill import fill_exactly, require_filled, stored
 from stateplay_rl.worlds.native.keymap import TrainingLayout, Translations, any_to_ours, to_training_names
 from stateplay_rl.worlds.native.original_names import text_name, vae_name
 from stateplay_rl.worlds.native.presets import NativePreset
+from stateplay_rl.worlds.native.shards import shards_of
 from stateplay_rl.worlds.native.text import TEXT_PRESETS, TextArchitecture, TextEncoder, build_text_model, check_rows
 from stateplay_rl.worlds.native.text import load_tokenizer as load_text_tokenizer
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 from stateplay_rl.worlds.native.transition_tokenizer import TransitionTokenizer
 from stateplay_rl.worlds.native.vae import STATISTICS, VAE_PRESETS, VaeArchitecture, VideoVae
-from stateplay_rl.worlds.native.shards import shards_of
 from stateplay_rl.worlds.native.weight_files import StoredTensor
 from stateplay_rl.worlds.native.world import NativeModules, WorldHashes
 
