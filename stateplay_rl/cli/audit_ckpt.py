@@ -91,6 +91,10 @@ def _show(summary: AuditSummary) -> None:
     facts.add_row("model", Text(audit["class_text"]))
     inferred = " (inferred from shapes)" if audit["preset_inferred"] and audit["preset"] else ""
     facts.add_row("world", Text(f"{audit['world'] or 'unknown'}{inferred}"))
+    if audit.get("checkout"):
+        facts.add_row("checkout", Text(_checkout_line(audit["checkout"]), overflow="fold"))
+        for difference in audit["checkout"]["differences"]:
+            facts.add_row("differs", Text(difference, overflow="fold"))
     for file in audit["files"]:
         facts.add_row(file["role"], Text(_file_line(file), overflow="fold"))
     for prefix, count in audit["prefixes"].items():
@@ -121,6 +125,12 @@ def _architecture(audit: Mapping[str, Any]) -> Text:
         text.append(f"{row['setting']} {shown}{more}", style="bold red" if row["disagrees"] else "")
         text.append("  ")
     return text
+
+
+def _checkout_line(checkout: Mapping[str, Any]) -> str:
+    commit = checkout["commit"][:8] if checkout["commit"] else "no git repository"
+    changed = ", local changes" if checkout["dirty"] else ""
+    return f"{checkout['path']}: {commit}{changed} (reference {checkout['reference_commit']})"
 
 
 def _file_line(file: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stateplay_rl.checks.audit import classify
+from stateplay_rl.checks.audit.checkout import checkout_model
 from stateplay_rl.checks.audit.examine import Examination, Targets, examine
 from stateplay_rl.checks.audit.files import FileFacts, file_facts, open_checkpoint
 from stateplay_rl.checks.audit.provenance import COLUMNS, source_counts
@@ -99,6 +100,7 @@ def run(config: AuditConfig, out: Path | None = None, mode: AuditMode | None = N
         sha256 = _hashes(config, result, [facts for _, facts in files])
         _refuse_changed(facts for _, facts in files)
         audit = _audit_json(config, result, files, sha256, world)
+        audit["checkout"] = None if targets.checkout is None else dict(targets.checkout.facts)
         rows = [row.table_row(sha256) for row in result.evidence.rows]
         path = output.path / layout.PROVENANCE
         output.hasher.record(path, tables.write_table(path, COLUMNS, rows))
@@ -124,6 +126,7 @@ def _targets(config: AuditConfig, world: WorldConfig | None) -> Targets:
         tokenizer=config.tokenizer or world.files.transition_tokenizer,
         preset=world.preset,
         architecture=architecture_of(world),
+        checkout=checkout_model(world) if world.backend == "stateplay" else None,
         translations=tuple(sorted(world.key_map.items())),
         complete=own,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,9 @@ from stateplay_rl.worlds.native.original_names import text_name, vae_name
 
 _TIED = (TEXT_ENCODER, "encoder.embed_tokens.weight")
 """The same parameter as `shared.weight`; some files list it twice."""
+
+Naming = Callable[[str, str], str]
+"""(component, bare name in a file) -> name in the list of expected tensors."""
 
 Role = Literal["sft", "base", "tokenizer"]
 
@@ -104,14 +107,18 @@ class Coverage:
     wrong_shape: tuple[tuple[ExpectedTensor, Placed], ...]
 
 
-def understand(role: Role, checkpoint: Checkpoint, translations: Translations = ()) -> Given:
+def understand(
+    role: Role, checkpoint: Checkpoint, translations: Translations = (), naming: Naming | None = None
+) -> Given:
     """Names stripped, class recognised, tensors placed; a base folder's files are classified one by one.
 
     Args:
         role: what the checkpoint was given as.
         checkpoint: its files.
         translations: the world file's key map, for the SFT checkpoint.
+        naming: names of a checkout's own model, in place of this package's.
     """
+    name_of = naming or (lambda component, name: _model_name(component, name, translations))
     bare = [t.name for t in kinds.strip_prefixes(checkpoint.tensors).tensors]
     kind = kinds.classify([translate(name, translations) for name in bare])
     parts: Iterable[Sequence[FileFacts]] = (
@@ -126,19 +133,17 @@ def understand(role: Role, checkpoint: Checkpoint, translations: Translations = 
         collisions += stripped.collisions
         part_kind = kinds.classify([translate(t.name, translations) for t in stripped.tensors])
         component = TOKENIZER if role == "tokenizer" else _COMPONENT.get(part_kind, "")
-        placed += [_place(role, component, tensor, stripped.original, translations) for tensor in stripped.tensors]
+        placed += [_place(role, component, tensor, stripped.original, name_of) for tensor in stripped.tensors]
     return Given(role, checkpoint, kind, tuple(placed), dict(removed), tuple(collisions))
 
 
-def _place(
-    role: Role, component: str, tensor: TensorFacts, original: Mapping[str, str], translations: Translations
-) -> Placed:
+def _place(role: Role, component: str, tensor: TensorFacts, original: Mapping[str, str], name_of: Naming) -> Placed:
     facts = TensorFacts(original[tensor.name], tensor.dtype, tensor.shape, tensor.file, tensor.begin, tensor.end)
     name = tensor.name
     inside = f"{TOKENIZER}."
     if name.startswith(inside):
         return Placed(role, TOKENIZER, name.removeprefix(inside), facts)
-    return Placed(role, component, _model_name(component, name, translations), facts)
+    return Placed(role, component, name_of(component, name), facts)
 
 
 def _model_name(component: str, name: str, translations: Translations) -> str:

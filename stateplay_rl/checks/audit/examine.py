@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stateplay_rl.checks.audit.architecture import compare_architecture, sizes_described, sizes_shown
+from stateplay_rl.checks.audit.checkout import CheckoutModel
 from stateplay_rl.checks.audit.coverage import Coverage, Given, Placed, cover, understand
-from stateplay_rl.checks.audit.expected import TRANSFORMER, ExpectedTensor, expected_tensors
+from stateplay_rl.checks.audit.expected import TRANSFORMER, expected_tensors
 from stateplay_rl.checks.audit.files import Checkpoint, FileFacts, open_checkpoint, open_together
 from stateplay_rl.checks.audit.health import Finding, Progress, findings, stored_levels
 from stateplay_rl.checks.audit.provenance import provenance
@@ -30,7 +31,7 @@ class Targets:
         preset: the world's preset; None: inferred from shapes.
         architecture: sizes and statements of the world file and the training config; None: the preset alone.
         translations: the world file's key map, as sorted pairs.
-        expected: what the model consists of, where another program's own model says so (a checkout).
+        checkout: the model of a checkout, which then says itself what it consists of and what it computes.
         complete: the description names every file of the world, so nothing more can be given.
     """
 
@@ -42,7 +43,7 @@ class Targets:
     training_config: Path | None = None
     training_keys: Mapping[str, str] = field(default_factory=dict)
     translations: Translations = ()
-    expected: tuple[ExpectedTensor, ...] | None = None
+    checkout: CheckoutModel | None = None
     complete: bool = False
 
 
@@ -79,26 +80,29 @@ def examine(
     architecture = targets.architecture
     if architecture is None and preset_name:
         architecture = build(preset_name, {}, targets.training_config, targets.training_keys)
-    sizes = architecture.sizes if architecture else None
-    expected = targets.expected
-    if expected is None:
-        expected = expected_tensors(preset_name, sizes) if preset_name else ()
+    if targets.checkout is not None:
+        # Its code is the description: nothing is assumed, and nothing of ours is compared.
+        architecture, expected = None, targets.checkout.expected
+    else:
+        expected = expected_tensors(preset_name, architecture.sizes if architecture else None) if preset_name else ()
     coverage = cover(expected, given)
     levels = stored_levels(coverage)
     transformer = [p for source in given for p in source.placed if p.component == TRANSFORMER]
     evidence = Evidence(
         given=given,
         preset_name=preset_name,
-        architecture=compare_architecture(transformer, sizes),
+        architecture=compare_architecture(transformer, architecture.sizes if architecture else None),
         coverage=coverage,
-        rows=provenance(expected, coverage, preset_name or "", architecture),
+        rows=provenance(
+            expected, coverage, preset_name or "", architecture, computed_buffers=targets.checkout is not None
+        ),
         health=(
             *_health(given, coverage, scan, progress),
             *_described_levels(levels, architecture),
             *_tokenizer_record(given, architecture),
         ),
         # The tokenizer file's own levels say what they are.
-        assumed=tuple(n for n in (architecture.assumed if architecture else UNSEEN) if n != "fsq_levels" or not levels),
+        assumed=tuple(n for n in _assumed(targets, architecture) if n != "fsq_levels" or not levels),
         stated={name: f"{s.value} ({s.source})" for name, s in (architecture.stated if architecture else {}).items()},
         allow_init=allow_init,
         complete=targets.complete,
@@ -106,13 +110,20 @@ def examine(
     return Examination(evidence, judge(evidence), inferred=targets.preset is None)
 
 
+def _assumed(targets: Targets, architecture: Architecture | None) -> tuple[str, ...]:
+    if targets.checkout is not None:
+        return ()
+    return architecture.assumed if architecture else UNSEEN
+
+
 def _understand_all(targets: Targets) -> tuple[Given, ...]:
     opened = open_together(targets.checkpoint)
     main = opened[0] if len(opened) == 1 else _merged(opened)
-    given = [understand("sft", main, targets.translations)]
-    given += [understand("base", checkpoint) for checkpoint in open_together(targets.base)]
+    naming = targets.checkout.naming if targets.checkout else None
+    given = [understand("sft", main, targets.translations, naming)]
+    given += [understand("base", checkpoint, naming=naming) for checkpoint in open_together(targets.base)]
     if targets.tokenizer is not None:
-        given.append(understand("tokenizer", open_checkpoint(targets.tokenizer)))
+        given.append(understand("tokenizer", open_checkpoint(targets.tokenizer), naming=naming))
     return tuple(given)
 
 

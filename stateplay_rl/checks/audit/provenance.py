@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -74,11 +74,24 @@ def provenance(
     coverage: Coverage,
     preset_name: str,
     architecture: Architecture | None = None,
+    *,
+    computed_buffers: bool = False,
 ) -> tuple[ProvenanceRow, ...]:
-    """One row for every expected tensor, in the model's order."""
+    """One row for every expected tensor, in the model's order.
+
+    Args:
+        computed_buffers: the model is a checkout's, whose constructors compute every buffer that no file holds.
+    """
     misfits = frozenset((tensor.component, tensor.name) for tensor, _ in coverage.wrong_shape)
     stated = architecture.stated.get("fsq_levels") if architecture else None
-    return tuple(_row(tensor, coverage, misfits, preset_name, stated) for tensor in expected)
+    rows = (_row(tensor, coverage, misfits, preset_name, stated) for tensor in expected)
+    return tuple(_computed(row) if computed_buffers else row for row in rows)
+
+
+def _computed(row: ProvenanceRow) -> ProvenanceRow:
+    if row.kind != "buffer" or row.source_file is not None:
+        return row
+    return replace(row, source="base", note="no file holds it; the checkout's constructor computes it")
 
 
 def _row(

@@ -13,6 +13,7 @@ from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
 from stateplay_rl.stores.manifest import read_manifest
 from stateplay_rl.worlds.native.shards import shards_of
+from stateplay_rl.worlds.stateplay.checkout import facts_of
 
 
 def require_trainable_audit(audit_dir: Path | None, world: WorldConfig, world_name: str) -> dict[str, Any]:
@@ -73,7 +74,10 @@ def refuse_changed_files(audit: Mapping[str, Any]) -> None:
 
 def settings_sha256(world: WorldConfig) -> str:
     """Hash of what a world file says beside the files: another key map or other sizes make another world."""
-    described = world.model_dump(mode="json", include={"backend", "preset", "key_map", "architecture"})
+    parts = {"backend", "preset", "key_map", "architecture", "checkout_options"}
+    described = world.model_dump(mode="json", include=parts)
+    if world.checkout is not None:
+        described["code"] = facts_of(world.checkout).code_sha256
     return sha256_json(described)
 
 

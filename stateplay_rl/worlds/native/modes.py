@@ -16,7 +16,7 @@ TRANSITION_PREFIX = "latent_state_rollout.transition."
 _FULL_GROUPS = (
     ("transition", (TRANSITION_PREFIX,)),
     ("state", ("latent_state_rollout.",)),
-    ("predictor", ("transition_predictor.",)),
+    ("predictor", ("transition_predictor.", "latent_state_predictor.")),
 )
 
 

@@ -87,13 +87,22 @@ def build_model(checkout: Checkout, config: WorldConfig) -> nn.Module:
     return _build(checkout.part("model"), kwargs, config.checkout_options.model_kwargs)
 
 
-def build_transition_tokenizer(checkout: Checkout, config: WorldConfig) -> nn.Module:
-    """The checkout's stage-1 tokenizer with parameters on the meta device.
+def bare_modules(checkout: Checkout, config: WorldConfig) -> dict[str, nn.Module]:
+    """All networks by part, parameters on the meta device; without the tokenizer where the checkout has none.
 
     Raises:
-        InputError: the checkout has none that is known.
+        InputError: a part is missing or cannot be built.
     """
-    return _build(checkout.part("transition_tokenizer"), {}, config.checkout_options.transition_tokenizer_kwargs)
+    options = config.checkout_options
+    modules = {
+        "text_encoder": _build(checkout.part("text_encoder"), {}, options.text_encoder_kwargs),
+        "model": build_model(checkout, config),
+        "vae": _build(checkout.part("vae"), {}, options.vae_kwargs),
+    }
+    if "transition_tokenizer" in checkout.symbols.found:
+        factory = checkout.part("transition_tokenizer")
+        modules["transition_tokenizer"] = _build(factory, {}, options.transition_tokenizer_kwargs)
+    return modules
 
 
 def load_networks(
@@ -106,25 +115,24 @@ def load_networks(
         CorruptionError: a file is not readable.
     """
     files, options = config.files, config.checkout_options
-    text_encoder = _build(checkout.part("text_encoder"), {}, options.text_encoder_kwargs)
-    _fill(text_encoder, [files.text_encoder], dtype, device)
-    dit = build_model(checkout, config)
-    key_map = tuple(sorted(config.key_map.items()))
-    if key_map:
+    if config.key_map:
         raise InputError("key_map has no meaning for backend stateplay", "the checkout knows its own key names")
-    _fill(dit, files.checkpoint, dtype, device, base=files.base)
-    vae = _build(checkout.part("vae"), {}, options.vae_kwargs)
-    _fill(vae, [files.vae], dtype, device)
-    tokenizer = None
-    if "transition_tokenizer" in checkout.symbols.found:
-        tokenizer = build_transition_tokenizer(checkout, config)
+    built = bare_modules(checkout, config)
+    _fill(built["text_encoder"], [files.text_encoder], dtype, device)
+    _fill(built["model"], files.checkpoint, dtype, device, base=files.base)
+    _fill(built["vae"], [files.vae], dtype, device)
+    tokenizer = built.get("transition_tokenizer")
+    if tokenizer is not None:
+        # Codes are rounded values: they must not depend on the compute dtype.
         _fill(tokenizer, [files.transition_tokenizer], torch.float32, device)
     text_tokenizer = _call(
         checkout.part("text_tokenizer"),
         {"name": str(files.text_tokenizer), "seq_len": TEXT_TOKENS, "clean": "whitespace"},
         options.text_tokenizer_kwargs,
     )
-    return CheckoutNetworks(dit, checkout.part("model_fn"), vae, text_encoder, text_tokenizer, tokenizer)
+    return CheckoutNetworks(
+        built["model"], checkout.part("model_fn"), built["vae"], built["text_encoder"], text_tokenizer, tokenizer
+    )
 
 
 def scheduler_sigmas(checkout: Checkout, config: WorldConfig, steps: int, shift: float) -> torch.Tensor | None:
