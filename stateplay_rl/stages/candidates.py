@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from stateplay_rl.stores.atomic import sha256_json
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
 from stateplay_rl.stores.groups import GroupRecord, GroupStore
 from stateplay_rl.stores.video import decode_mp4
-from stateplay_rl.worlds.base import ConditionInputs, PolicyName, World
+from stateplay_rl.worlds.base import ConditionInputs, PolicyName, World, WorldSpec
 from stateplay_rl.worlds.policy_bank import sha256_tensors
 from stateplay_rl.worlds.sampling import sample_candidates
 
@@ -62,7 +63,13 @@ class RolloutPlan:
         )[:24]
 
 
-def condition_inputs(store: ConditionStore, record: ConditionRecord, world: World) -> ConditionInputs:
+class HasSpec(Protocol):
+    """As much of a world as a condition must fit."""
+
+    spec: WorldSpec
+
+
+def condition_inputs(store: ConditionStore, record: ConditionRecord, world: HasSpec) -> ConditionInputs:
     """Load a stored condition for the world's encoder.
 
     Raises:

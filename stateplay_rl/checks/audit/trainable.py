@@ -15,6 +15,9 @@ from stateplay_rl.stores.manifest import read_manifest
 from stateplay_rl.worlds.native.shards import shards_of
 from stateplay_rl.worlds.stateplay.checkout import facts_of
 
+OWN_WORLDS = ("arena",)
+"""Presets whose only code is this package's: there is no checkout to compare with."""
+
 
 def require_trainable_audit(audit_dir: Path | None, world: WorldConfig, world_name: str) -> dict[str, Any]:
     """The audit of this world's very files, when it passed.
@@ -55,7 +58,44 @@ def require_trainable_audit(audit_dir: Path | None, world: WorldConfig, world_na
         )
     for problem in _other_files(audit, world):
         raise CheckError(f"the audit {audit_dir} is of other files: {problem}", f"run `{command} --overwrite`")
+    if world.backend == "native" and world.preset not in OWN_WORLDS:
+        _require_parity(world, world_name)
     return audit
+
+
+def _require_parity(world: WorldConfig, world_name: str) -> None:
+    """A real checkpoint runs through the native model only after that was held against the user's own code.
+
+    Raises:
+        CheckError: no passed parity record of this very world and its files against a checkout.
+    """
+    command = f"sprl verify parity --world CHECKOUT_WORLD.yaml --world {world_name}"
+    hint = f"run `{command}`, then name its directory in the world file (parity: DIR)"
+    if world.parity is None:
+        raise CheckError(f"world {world_name} was never compared with the checkout that trained it", hint)
+    record = read_manifest(world.parity, schema="verify", verify_files=True).extra
+    if record.get("kind") != "parity" or not record["passed"]:
+        raise CheckError(f"{world.parity} is no passed parity check", hint)
+    files = [file for path in weight_paths(world) for file in shards_of(path)]
+    this = [
+        other
+        for other in record["worlds"]
+        if other["settings_sha256"] == settings_sha256(world) and _same_files(other["files"], files)
+    ]
+    if not this or all(other["backend"] != "stateplay" for other in record["worlds"]):
+        raise CheckError(f"{world.parity} compared other worlds than {world_name} with a checkout", hint)
+
+
+def weight_paths(world: WorldConfig) -> tuple[Path, ...]:
+    """Where a world's weights are: files, indices or folders."""
+    files = world.files
+    return (*files.checkpoint, *files.base, files.transition_tokenizer, files.vae, files.text_encoder)
+
+
+def _same_files(recorded: Iterable[Mapping[str, Any]], files: Iterable[Path]) -> bool:
+    """Whether the recorded stamps are those of these files now."""
+    now = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return [(file["size"], file["mtime_ns"]) for file in recorded] == now
 
 
 def refuse_changed_files(audit: Mapping[str, Any]) -> None:
@@ -64,7 +104,7 @@ def refuse_changed_files(audit: Mapping[str, Any]) -> None:
     Raises:
         CorruptionError: a file is gone or is no longer what was audited.
     """
-    for recorded in audit["files"]:
+    for recorded in audit.get("files", ()):
         path = Path(recorded["path"])
         if not path.is_file() or not _same(path, recorded):
             raise CorruptionError(

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateplay_rl.checks.audit.trainable import require_trainable_audit
+from stateplay_rl.checks.audit.trainable import refuse_changed_files, require_trainable_audit
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.distributed import Processes, start_processes
@@ -100,7 +100,7 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     world_config = resolve_world(config.world)
     if config.audit is None and world_config.audit is not None:
         config = config.model_copy(update={"audit": world_config.audit})
-    on_main(processes, lambda: require_trainable_audit(config.audit, world_config, config.world))
+    audit = on_main(processes, lambda: require_trainable_audit(config.audit, world_config, config.world))
     conditions = ConditionStore.open(inputs.conditions)
     _check_conditions(conditions, config, inputs)
     # Before the run is opened: what is refused leaves it as it was.
@@ -121,6 +121,7 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
             # Before the seal: a tracker may write its last lines now.
             trainer.tracker.finish()
         processes.barrier()
+        on_main(processes, lambda: refuse_changed_files(audit or {}))
         on_main(processes, lambda: _finish(trainer, segment, output))
     processes.barrier()
     return _summary(out)

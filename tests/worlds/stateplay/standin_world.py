@@ -53,7 +53,7 @@ def write_checkout_world(folder: Path, *, gate: float = GATE, seed: int = 0, **c
             if name.endswith(".gate"):
                 parameter.fill_(gate)
     # As the trainer's logger writes: parameters only, no buffers.
-    save(folder / "step-4572.safetensors", {name: p for name, p in dit.named_parameters()})
+    save(folder / "step-4572.safetensors", dict(dit.named_parameters()))
     vae = models["wan_video_vae"].WanVideoVAE38(16).model
     torch.save({name: p.detach() for name, p in vae.named_parameters()}, folder / "Wan2.2_VAE.pth")
     text = models["wan_video_text_encoder"].WanTextEncoder()

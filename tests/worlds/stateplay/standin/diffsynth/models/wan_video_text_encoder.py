@@ -1,5 +1,7 @@
 """A toy text encoder and a byte tokenizer with the public classes' calling conventions."""
 
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -16,7 +18,7 @@ class WanTextEncoder(nn.Module):
 
 class HuggingfaceTokenizer:
     def __init__(self, name, seq_len=None, clean=None, **kwargs):
-        if clean != "whitespace" or not open(f"{name}/tokenizer.json").read():
+        if clean != "whitespace" or not Path(name, "tokenizer.json").read_text():
             raise ValueError("the tokenizer's folder is empty")
         self.seq_len = seq_len
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..models.stateplay_dit import sinusoid
+from diffsynth.models.stateplay_dit import sinusoid
 
 
 def model_fn_stateplay_latent(
