@@ -6,8 +6,7 @@ those that the policy holds change. Streamed: the host holds one tensor at a tim
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +14,13 @@ import torch
 from torch import Tensor
 
 from stateplay_rl.errors import InputError
-from stateplay_rl.stores.atomic import HashingWriter, disk_errors, require_space
 from stateplay_rl.stores.refusal import refuse_overlap
 from stateplay_rl.worlds.native.keymap import Translations, any_to_ours
 from stateplay_rl.worlds.native.prefixes import bare_names
 from stateplay_rl.worlds.native.shards import shards_of
+from stateplay_rl.worlds.native.stream_writer import write_streamed
 from stateplay_rl.worlds.native.weight_files import StoredTensor, list_tensors, stream
 from stateplay_rl.worlds.native.weights import same_shape
-
-_CODES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
-    torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,19 +75,19 @@ def write_training_checkpoint(
         entries[name] = (values[name].dtype if precise else tensor.dtype, tensor.shape)
     added = tuple(sorted(name for name in values if name not in stored))
     entries |= {name: (values[name].dtype, tuple(values[name].shape)) for name in added}
-    header = _header(entries, metadata or {})
-    require_space(out, len(header) + sum(_bytes(dtype, shape) for dtype, shape in entries.values()))
-    with disk_errors(out), HashingWriter(out) as writer:
-        writer.write(header)
+
+    def in_order() -> Iterator[Tensor]:
         for file in files:
             for name, value in stream(file, [t.name for t in stored.values() if t.file == file]):
                 new = values.get(name)
-                writer.write(_raw(value if new is None else new.to(entries[name][0])))
+                yield value if new is None else new.to(entries[name][0])
         for name in added:
-            writer.write(_raw(values[name]))
+            yield values[name]
+
+    sha256 = write_streamed(out, entries, in_order(), metadata)
     replaced = tuple(name for name in values if name in stored)
     rounded = tuple(n for n in replaced if entries[n][0].itemsize < values[n].dtype.itemsize)
-    return ExportedCheckpoint(out, writer.sha256, len(entries), replaced, added, rounded)
+    return ExportedCheckpoint(out, sha256, len(entries), replaced, added, rounded)
 
 
 def _values_by_file_name(
@@ -115,27 +108,3 @@ def _values_by_file_name(
             )
         values[target] = value.detach().cpu()
     return values
-
-
-def _header(entries: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
-    """The safetensors header of tensors that follow in this order."""
-    content: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    position = 0
-    for name, (dtype, shape) in entries.items():
-        end = position + _bytes(dtype, shape)
-        content[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [position, end]}
-        position = end
-    text = json.dumps(content, separators=(",", ":")).encode("utf-8")
-    text += b" " * (-len(text) % 8)  # the format aligns its data to 8 bytes
-    return len(text).to_bytes(8, "little") + text
-
-
-def _bytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count * dtype.itemsize
-
-
-def _raw(value: Tensor) -> bytes:
-    return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -83,7 +83,7 @@ def fill_exactly(
     """
     own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     require_equal_keys(own, {name: t.shape for name, t in stored.items()}, source, optional)
-    places = _places(module)
+    places = tensor_places(module)
     by_file: dict[Path, dict[str, str]] = defaultdict(dict)
     for ours, tensor in stored.items():
         by_file[tensor.file][tensor.name] = ours
@@ -114,7 +114,7 @@ def require_filled(module: nn.Module, source: str) -> None:
         raise InputError(f"{source}: {len(left)} parameters got no value, first {left[0]}", "report this")
 
 
-def _places(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+def tensor_places(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
     """State-dict name -> every (module, attribute) that holds that very tensor."""
     by_identity: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
     names: dict[str, int] = {}

@@ -107,6 +107,7 @@ class NativeWorld:
         self._vae = modules.vae
         self._text = modules.text
         self._layout = modules.layout
+        self.modules = modules
         self._mode: ParameterMode | None = None
         self._use_bank(PolicyBank({}))
 
