@@ -91,16 +91,25 @@ def _git(checkout: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def import_module(root: Path, name: str) -> ModuleType:
+_imported: dict[Path, str] = {}
+"""Root of every checkout imported so far -> hash of its code then."""
+
+
+def import_module(root: Path, name: str, code_sha256: str) -> ModuleType:
     """Import a module of the checkout's package in this process.
 
-    Two checkouts may be used one after the other (parity): the modules of the one before are set aside, its
-    classes stay alive in the objects made of them.
+    Two checkouts, or one that was edited in between, may be used one after the other (parity): the modules of
+    the one before are set aside, its classes stay alive in the objects made of them.
+
+    Args:
+        root: the folder that holds the package.
+        name: dotted name.
+        code_sha256: hash of the package's code: what is imported must be what is on record.
 
     Raises:
         InputError: the import fails, or another `diffsynth` of the environment comes first.
     """
-    _set_aside_others(root)
+    _set_aside_others(root, code_sha256)
     sys.path.insert(0, str(root))
     try:
         module = importlib.import_module(name)
@@ -121,12 +130,13 @@ def import_module(root: Path, name: str) -> ModuleType:
     return module
 
 
-def _set_aside_others(root: Path) -> None:
+def _set_aside_others(root: Path, code_sha256: str) -> None:
+    package = (root / PACKAGE).resolve()
     present = sys.modules.get(PACKAGE)
-    if present is None:
+    ours = present is not None and Path(str(present.__file__)).resolve().is_relative_to(package)
+    if ours and _imported.get(package) == code_sha256:
         return
-    origin = Path(str(present.__file__)).resolve()
-    if origin.is_relative_to((root / PACKAGE).resolve()):
-        return
+    _imported[package] = code_sha256
+    importlib.invalidate_caches()
     for name in [n for n in sys.modules if n == PACKAGE or n.startswith(f"{PACKAGE}.")]:
         del sys.modules[name]

@@ -48,7 +48,7 @@ class Checkout:
                 f"name it: checkout_options: {{symbols: {{{name}: module:name}}}}",
             )
         definition = self.symbols.found[name]
-        return getattr(import_module(self.root, definition.module), definition.name)
+        return getattr(import_module(self.root, definition.module, self.facts.code_sha256), definition.name)
 
     @property
     def record(self) -> dict[str, Any]:

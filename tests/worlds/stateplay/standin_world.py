@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import save_file
 from torch import nn
 
-from stateplay_rl.worlds.stateplay.checkout import import_module
+from stateplay_rl.worlds.stateplay.checkout import facts_of, import_module
 
 STANDIN = Path(__file__).with_name("standin")
 SIZES = {"dim": 48, "num_heads": 2, "num_layers": 2, "ffn_dim": 64, "freq_dim": 32, "text_dim": 32}
@@ -36,14 +36,17 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def write_checkout_world(folder: Path, *, gate: float = GATE, seed: int = 0, **changes: Any) -> Path:
+def write_checkout_world(
+    folder: Path, *, gate: float = GATE, seed: int = 0, commit: bool = False, **changes: Any
+) -> Path:
     """Checkout, weight files and world file in `folder`; returns the world file.
 
     `changes` are further keys of the world file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    checkout = copy_checkout(folder / "checkout")
-    models = {name: import_module(checkout, f"diffsynth.models.{name}") for name in (
+    checkout = copy_checkout(folder / "checkout", commit=commit)
+    code = facts_of(checkout).code_sha256
+    models = {name: import_module(checkout, f"diffsynth.models.{name}", code) for name in (
         "stateplay_dit", "wan_video_vae", "wan_video_text_encoder", "transition_tokenizer"
     )}  # fmt: skip
     torch.manual_seed(seed)
