@@ -107,6 +107,24 @@ def test_an_exported_policy_keeps_its_name(conditions: ConditionStore, tmp_path:
     assert hashes[0] != hashes[1]
 
 
+def test_a_policy_of_another_world_leaves_nothing_behind(
+    conditions: ConditionStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names and shapes are compared with the world's own before the output is opened or a model is loaded."""
+    from stateplay_rl.worlds.load import require_policy
+    from stateplay_rl.worlds.world_files import arena_world
+
+    monkeypatch.setattr(stage, "resolve_world", lambda name: arena_world())
+    monkeypatch.setattr(stage, "require_policy", require_policy)
+    monkeypatch.setattr(stage, "load_world", lambda config: pytest.fail("a model was loaded"))
+    policy = tmp_path / "policy.safetensors"
+    for weights in ({"latent_state_rollout.transition.delta.bias": torch.zeros(5)}, {"nonsense": torch.zeros(1)}):
+        write_safetensors(policy, weights, {})
+        with pytest.raises(InputError, match="do not fit this world"):
+            go(conditions, tmp_path / "groups", policy=policy)
+        assert not (tmp_path / "groups").exists()
+
+
 def test_the_output_may_not_lie_in_an_input(conditions: ConditionStore) -> None:
     with pytest.raises(OutputError, match="conditions"):
         go(conditions, conditions.root / "groups")

@@ -183,6 +183,11 @@ def _misplaced(evidence: Evidence) -> list[str]:
         if strange:
             failures.append(
                 f"{source.checkpoint.path.name}: {len(strange)} names have no place in the model: {_some(strange)}"
+                + (
+                    " (other inner names? translate them with key_map in the world file)"
+                    if source.role == "sft"
+                    else ""
+                )
             )
     return failures
 

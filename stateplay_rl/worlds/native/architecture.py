@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
-from stateplay_rl.config.world import WorldConfig
+from stateplay_rl.config.world import ArchitectureLines, WorldConfig
 from stateplay_rl.errors import InputError
 from stateplay_rl.worlds.native.presets import (
     LatentStateSizes,
@@ -43,8 +44,9 @@ ONLY = {"step_encoding": "sinusoidal", "visibility": "slot_causal"}
 """Settings of which this model computes one value only."""
 
 _ALIASES = {
-    "heads": ("heads", "num_heads"),
-    "eps": ("eps",),
+    # Not by name: an optimizer has an eps, too, and every attention its heads. They are on record for Wan2.2.
+    "heads": (),
+    "eps": (),
     "fsq_levels": ("fsq_levels",),
     "state_heads": ("state_heads", "latent_state_heads", "state_num_heads"),
     "coupling_heads": ("coupling_heads", "latent_state_attention_heads"),
@@ -161,8 +163,22 @@ def read_training_config(path: Path, keys: Mapping[str, str]) -> dict[str, State
             )
         if values:
             key, value = next((k, v) for k, v in hits.items() if v is not None)
-            stated[setting] = Statement(_plain(value), f"{path.name}: {key}")
+            stated[setting] = Statement(
+                _checked(setting, value, f"training config {path}: {key}"), f"{path.name}: {key}"
+            )
     return stated
+
+
+def _checked(setting: str, value: Any, where: str) -> Any:
+    """A stated value of the right type."""
+    if setting == "tokenizer_sha256":
+        return str(value)
+    try:
+        lines = ArchitectureLines.model_validate({setting: value})
+    except ValidationError as error:
+        text = error.errors(include_url=False)[0]["msg"]
+        raise InputError(f"{where} is {value!r}: {text}", f"architecture: {setting} wants another value") from error
+    return _plain(lines.stated()[setting])
 
 
 def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -186,11 +202,8 @@ def _sizes(base: NativePreset, values: Mapping[str, Any]) -> NativePreset:
     own |= {k: values[k] for k in both if k in values}
     if "in_channels" in values:
         own["in_channels"] = values["in_channels"]
-    try:
-        return NativePreset(
-            replace(base.transformer, **{k: v for k, v in values.items() if k in transformer}),
-            replace(base.latent_state, **{k: v for k, v in values.items() if k in latent}),
-            replace(base.tokenizer, **{k: v for k, v in own.items() if k in tokenizer}),
-        )
-    except TypeError as error:
-        raise InputError(f"architecture: {error}", "give whole numbers, and a list for fsq_levels") from error
+    return NativePreset(
+        replace(base.transformer, **{k: v for k, v in values.items() if k in transformer}),
+        replace(base.latent_state, **{k: v for k, v in values.items() if k in latent}),
+        replace(base.tokenizer, **{k: v for k, v in own.items() if k in tokenizer}),
+    )
