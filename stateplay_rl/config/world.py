@@ -139,8 +139,13 @@ class WorldConfig(FrozenConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_checkout_is_its_own_backend(cls, values: object) -> object:
-        if isinstance(values, dict) and values.get("checkout") is not None and "backend" not in values:
+    def _empty_blocks_and_the_backend_of_a_checkout(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        # A block of which every line is commented out is null in YAML: nothing is stated.
+        blocks = ("architecture", "checkout_options", "training_keys", "key_map")
+        values = {k: v for k, v in values.items() if not (k in blocks and v is None)}
+        if values.get("checkout") is not None and "backend" not in values:
             return {**values, "backend": "stateplay"}
         return values
 

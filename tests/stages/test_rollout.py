@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from stateplay_rl.config.rollout import RolloutConfig, SamplingConfig
 from stateplay_rl.errors import InputError, OutputError, UsageError
