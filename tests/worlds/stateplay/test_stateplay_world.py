@@ -253,3 +253,19 @@ def test_rollouts_pin_the_first_frame_and_repeat(load_standin: Load) -> None:
     assert torch.equal(latents[:, :, :1], batch.first_latent_BC1HW.bfloat16())
     assert torch.equal(latents, sample())
     assert world.dit.calls == 2 * 2 * 3
+
+
+@pytest.mark.parametrize(("slots", "reaches"), [(2, False), (3, True)])
+def test_the_codes_reach_module_b_from_the_second_step_on(load_standin: Load, slots: int, reaches: bool) -> None:
+    world = load_standin()
+    (item,) = inputs(1)
+    batch = world.encode_conditions([ConditionInputs("c", item.first_frame_hwc, item.held_actions_RK, "p", slots)])
+    (group,) = world.set_mode("transition")
+    with world.policies.live_window():
+        states = world.states(batch)
+        world.velocity(noise(1)[:, :, :slots], torch.tensor([0.6]), batch, states)
+        logits = world.transition_logits(states, batch)
+        assert logits.shape[1] == slots - 1
+        if logits.requires_grad:
+            logits.square().sum().backward()
+    assert any(p.grad is not None and bool(p.grad.any()) for p in group.parameters) == reaches
