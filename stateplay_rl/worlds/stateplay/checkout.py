@@ -48,6 +48,7 @@ class CheckoutFacts:
             "reference_commit": REFERENCE_COMMIT,
             "is_reference": self.is_reference,
             "symbols": {part: definition.where for part, definition in symbols.found.items()},
+            "signatures": symbols.signatures(),
             "differences": list(symbols.differences),
             "sampler": "this package's Euler loop over the checkout's model function",
         }

@@ -10,6 +10,7 @@ import torch
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.errors import InputError
 from stateplay_rl.nft.schedule import sampling_sigmas
+from stateplay_rl.runtime import ranks
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
 from stateplay_rl.worlds.base import WorldSpec
 from stateplay_rl.worlds.native.shards import shards_of
@@ -32,8 +33,9 @@ def load_checkout_world(config: WorldConfig, spec: WorldSpec, device: torch.devi
         CorruptionError: a file is not readable.
     """
     checkout = open_checkout(config)
-    for line in differences(checkout):
-        print(line, file=sys.stderr)
+    if ranks().is_main:
+        for line in differences(checkout):
+            print(line, file=sys.stderr)
     _check_scheduler(checkout, config)
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
     networks = load_networks(checkout, config, dtype, device)

@@ -87,6 +87,17 @@ class SymbolMap:
     found: Mapping[str, Definition]
     differences: tuple[str, ...]
 
+    def signatures(self) -> dict[str, dict[str, object]]:
+        """Per part the argument names that the adapter passes and those of the checkout, for the record."""
+        return {
+            part: {
+                "expected": list(expected.parameters),
+                "found": list(self.found[part].parameters) if part in self.found else None,
+                "takes_more": part in self.found and self.found[part].open_ended,
+            }
+            for part, expected in EXPECTED.items()
+        }
+
 
 def map_symbols(root: Path, overrides: Mapping[str, str]) -> SymbolMap:
     """Find the parts in the code below `root/diffsynth`.

@@ -78,6 +78,8 @@ def test_differences_are_printed_and_kept(
     assert len(record["commit"]) == 40
     assert record["dirty"] is False
     assert record["symbols"]["model_fn"].startswith("diffsynth.pipelines.stateplay:model_fn_stateplay_latent (")
+    assert "keyboard_action" in record["signatures"]["model_fn"]["found"]
+    assert set(record["signatures"]["model_fn"]["expected"]) <= set(record["signatures"]["model_fn"]["found"])
     assert any("transition_tokenizer: expected" in line for line in record["differences"])
 
 
