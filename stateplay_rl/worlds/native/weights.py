@@ -6,7 +6,6 @@ unexpected or wrongly shaped key is an error that names it.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores.atomic import write_bytes
 
 Shape = tuple[int, ...]
-
-PICKLE_SUFFIXES = (".pth", ".pt")
 
 NAMES_SHOWN = 5
 """Keys named in a message before it says "and N more"."""
@@ -49,31 +46,6 @@ def read_safetensors(paths: Sequence[Path]) -> dict[str, Tensor]:
                 f"inspect it with: sprl audit-ckpt {path}",
             ) from error
     return tensors
-
-
-def read_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """Tensors of safetensors files, or of one torch pickle (`.pth`, `.pt`), which may hold tensors only.
-
-    Raises:
-        InputError: a file is missing, holds something else than tensors, or repeats a key.
-        CorruptionError: a file is not readable.
-    """
-    if len(paths) != 1 or paths[0].suffix not in PICKLE_SUFFIXES:
-        return read_safetensors(paths)
-    path = paths[0]
-    if not path.is_file():
-        raise InputError(f"weight file not found: {path}", "check the paths in the world file")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{path} holds more than tensors, so opening it could run code", "convert it to safetensors"
-        ) from error
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise CorruptionError(f"{path} is not a readable torch file ({error})", "fetch the file again") from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise InputError(f"{path} is not a plain dictionary of tensors", "convert it to safetensors")
-    return state
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
