@@ -96,8 +96,11 @@ def run(config: AuditConfig, out: Path | None = None, mode: AuditMode | None = N
         if output.already_sealed:
             return _reopened(output.path)
         result = _examine(config, targets)
-        files = [*result.files, *_other_inputs(config, world)]
+        files = _each_once([*result.files, *_other_inputs(config, world)])
         sha256 = _hashes(config, result, [facts for _, facts in files])
+        by_file = {facts.realpath: sha256[facts.path] for _, facts in files if facts.path in sha256}
+        # Provenance may know a file under another path (a link) than the one that is listed.
+        sha256 |= {facts.path: by_file[facts.realpath] for _, facts in result.files if facts.realpath in by_file}
         _refuse_changed(facts for _, facts in files)
         audit = _audit_json(config, result, files, sha256, world)
         audit["checkout"] = None if targets.checkout is None else dict(targets.checkout.facts)
@@ -149,6 +152,11 @@ def _examine(config: AuditConfig, targets: Targets) -> Examination:
             progress.advance(done - progress.done)
 
         return examine(targets, scan=True, allow_init=config.allow_init, progress=show)
+
+
+def _each_once(files: Sequence[tuple[str, FileFacts]]) -> list[tuple[str, FileFacts]]:
+    """A base folder also holds the VAE and the text encoder that a world file names again."""
+    return list({(role, facts.realpath): (role, facts) for role, facts in reversed(files)}.values())[::-1]
 
 
 def _other_inputs(config: AuditConfig, world: WorldConfig | None) -> list[tuple[str, FileFacts]]:

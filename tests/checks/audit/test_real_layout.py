@@ -166,6 +166,18 @@ def test_a_world_of_the_users_layout_trains(tmp_path: Path, arena_arrays: Mappin
         refuse_changed_files(record)
 
 
+def test_a_file_that_is_named_twice_is_listed_and_hashed_once(
+    tmp_path: Path, arena_arrays: Mapping[str, Arrays]
+) -> None:
+    """The base folder holds the VAE and the text encoder, too."""
+    world = world_file(user_layout(tmp_path, arena_arrays), files={"base": ["Wan2.2-TI2V-5B"]})
+    audit = run(AuditConfig(world=str(world)), tmp_path / "audit")
+    assert audit.audit["trainable"], audit.audit["reasons"]
+    paths = [file["realpath"] for file in audit.audit["files"]]
+    assert len(paths) == len(set(paths)) == 8
+    require_trainable_audit(audit.out, resolve_world(str(world)), "W")
+
+
 def test_other_inner_names_need_the_key_map(tmp_path: Path, arena_arrays: Mapping[str, Arrays]) -> None:
     theirs = {
         k.replace("latent_state_rollout.transition.", "latent_state_rollout.module_b.").replace(
