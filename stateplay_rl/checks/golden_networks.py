@@ -181,7 +181,8 @@ def _cases_with(file: TensorFile, tensor: str) -> list[str]:
 
 def check_explicit_state(folder: GoldenFolder, name: str) -> GoldenLine:
     """The key names must be recognised as those of an explicit-state model, which `audit-ckpt` refuses."""
-    from stateplay_rl.checks.audit.classify import EXPLICIT, classify, strip_name
+    from stateplay_rl.checks.audit.classify import EXPLICIT, classify
+    from stateplay_rl.worlds.native.prefixes import strip_name
 
     comparison = Comparison(0.0)
     names = [strip_name(key)[0] for key in folder.tensors(name).tensors]

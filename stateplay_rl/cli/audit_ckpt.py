@@ -42,6 +42,9 @@ def command(
     tokenizer: Annotated[
         Path | None, typer.Option(help="Transition tokenizer that the checkpoint was trained with.")
     ] = None,
+    training_config: Annotated[
+        Path | None, typer.Option(help="Config of the SFT run: states heads, levels and what else no shape shows.")
+    ] = None,
     scan: Annotated[bool, typer.Option("--scan", help="Read every tensor: NaN, Inf, zeros.")] = False,
     allow_init: Annotated[
         bool,
@@ -61,6 +64,7 @@ def command(
         "world": world,
         "base": [str(path) for path in base] if base else None,
         "tokenizer": None if tokenizer is None else str(tokenizer),
+        "training_config": None if training_config is None else str(training_config),
         "scan": scan or None,
         "allow_init": allow_init or None,
         "hash_all": hash_all or None,
@@ -87,11 +91,19 @@ def _show(summary: AuditSummary) -> None:
     facts.add_row("model", Text(audit["class_text"]))
     inferred = " (inferred from shapes)" if audit["preset_inferred"] and audit["preset"] else ""
     facts.add_row("world", Text(f"{audit['world'] or 'unknown'}{inferred}"))
+    if audit.get("checkout"):
+        facts.add_row("checkout", Text(_checkout_line(audit["checkout"]), overflow="fold"))
+        for difference in audit["checkout"]["differences"]:
+            facts.add_row("differs", Text(difference, overflow="fold"))
     for file in audit["files"]:
         facts.add_row(file["role"], Text(_file_line(file), overflow="fold"))
     for prefix, count in audit["prefixes"].items():
         facts.add_row("prefix", Text(f"{prefix} off {count} names"))
     facts.add_row("shapes", _architecture(audit))
+    for name, text in audit["stated"].items():
+        facts.add_row("stated", Text(f"{name} {text}"))
+    if audit["assumed"]:
+        facts.add_row("assumed", Text(", ".join(audit["assumed"]), style="yellow"))
     for finding in audit["health"]:
         style = _SEVERITY_STYLE[finding["severity"]]
         facts.add_row(finding["severity"], Text(finding["message"], style=style, overflow="fold"))
@@ -113,6 +125,12 @@ def _architecture(audit: Mapping[str, Any]) -> Text:
         text.append(f"{row['setting']} {shown}{more}", style="bold red" if row["disagrees"] else "")
         text.append("  ")
     return text
+
+
+def _checkout_line(checkout: Mapping[str, Any]) -> str:
+    commit = checkout["commit"][:8] if checkout["commit"] else "no git repository"
+    changed = ", local changes" if checkout["dirty"] else ""
+    return f"{checkout['path']}: {commit}{changed} (reference {checkout['reference_commit']})"
 
 
 def _file_line(file: Mapping[str, Any]) -> str:

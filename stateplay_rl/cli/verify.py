@@ -15,14 +15,16 @@ from stateplay_rl.cli.options import (
     SetOption,
     resolve_config,
 )
-from stateplay_rl.config.verify import DirectoryConfig, GoldenConfig, InstallConfig, SignalConfig
+from stateplay_rl.config.verify import DirectoryConfig, GoldenConfig, InstallConfig, ParityConfig, SignalConfig
 from stateplay_rl.errors import CheckError, InputError
 from stateplay_rl.stores.refusal import resolve_out
 
 if TYPE_CHECKING:
     from stateplay_rl.stages.verify import VerifyConfig, VerifySummary
 
-app = typer.Typer(help="Check an installation, golden files, a directory, or a training signal.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check an installation, golden files, a directory, two worlds, or a training signal.", no_args_is_help=True
+)
 VerifyOutOption = Annotated[
     Path | None,
     typer.Option(
@@ -89,6 +91,27 @@ def signal(
     from stateplay_rl.stages import verify_signal
 
     finish(verify_signal.run(resolved, out, overwrite=overwrite))
+
+
+@app.command("parity")
+def parity(
+    world: Annotated[
+        list[str] | None, typer.Option("--world", help="arena, or the path of a world file. Give it twice.")
+    ] = None,
+    conditions: Annotated[
+        Path | None, typer.Option(help="conditions/ whose first one is the input; left out: a drawn picture.")
+    ] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    out: VerifyOutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Compare two worlds on the same inputs: encode, velocity, states, a short rollout, gradients of module B."""
+    flags = {"worlds": world, "conditions": None if conditions is None else str(conditions)}
+    resolved = resolve_config(ParityConfig, config, settings, flags)
+    from stateplay_rl.stages import verify_parity
+
+    finish(verify_parity.run(resolved, out, overwrite=overwrite))
 
 
 def _verify(config: VerifyConfig, out: Path | None, overwrite: bool) -> None:

@@ -20,6 +20,9 @@ class AuditConfig(FrozenConfig):
     )
     base: tuple[Path, ...] = Field((), description="files or folders of the base model (transformer, VAE, text)")
     tokenizer: Path | None = Field(default=None, description="transition tokenizer of the SFT run")
+    training_config: Path | None = Field(
+        default=None, description="config of the SFT run (YAML or JSON): states what no shape shows"
+    )
     scan: bool = Field(default=False, description="read every tensor: NaN, Inf, all-zero tensors, rows of zeros")
     allow_init: bool = Field(
         default=False,

@@ -30,10 +30,15 @@ class SamplingConfig(FrozenConfig):
         1, ge=1, description="candidates of one condition that are sampled together (memory against speed)"
     )
 
+    latents: Literal["float32", "bfloat16"] = Field(
+        "float32", description="latents between steps; bfloat16 is what the training repository's sampler keeps"
+    )
+
     @property
     def sampler(self) -> str:
         """Name of the sampler as it stands in every record; another grid is another sampler."""
-        return "euler" if self.shift == WAN_SHIFT else f"euler-shift{self.shift:g}"
+        name = "euler" if self.shift == WAN_SHIFT else f"euler-shift{self.shift:g}"
+        return name if self.latents == "float32" else f"{name}-bf16"
 
 
 class RolloutConfig(FrozenConfig):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from stateplay_rl.config.base import FrozenConfig
 from stateplay_rl.config.rollout import Mode
@@ -53,3 +53,39 @@ class SignalConfig(FrozenConfig):
     )
     samples_per_call: int = Field(default=1, ge=1, description="videos per forward (memory against speed)")
     loss: LossConfig = LossConfig()
+
+
+class ParityConfig(FrozenConfig):
+    """What `verify parity` compares: two worlds on the same inputs."""
+
+    worlds: tuple[str, ...] = Field(description="two worlds: `arena` or paths of world files; the first one encodes")
+    conditions: Path | None = Field(
+        default=None, description="conditions/ whose first condition is the input; none: a drawn picture and buttons"
+    )
+    slots: int = Field(default=3, ge=2, le=26, description="latent slots of the compared clip")
+    sigmas: tuple[float, ...] = Field(default=(0.95, 0.6, 0.2), description="noise levels of the compared velocities")
+    steps: int = Field(default=2, ge=1, description="Euler steps of the compared rollout")
+    seed: int = Field(default=0, ge=0, description="seed of noise, buttons and the drawn picture")
+    tolerance_encode: float | None = Field(
+        default=None, gt=0, description="largest relative error of latents, text and decoded frames; none: by dtype"
+    )
+    tolerance: float | None = Field(
+        default=None, gt=0, description="largest relative error of velocities, states and rollout; none: by dtype"
+    )
+    tolerance_gradient: float | None = Field(
+        default=None, gt=0, description="largest relative error of module B's gradients; none: by dtype"
+    )
+
+    @field_validator("worlds")
+    @classmethod
+    def _two(cls, worlds: tuple[str, ...]) -> tuple[str, ...]:
+        if len(worlds) != 2:
+            raise ValueError(f"two worlds are compared, {len(worlds)} are named: --world A --world B")
+        return worlds
+
+    @field_validator("sigmas")
+    @classmethod
+    def _noise_levels(cls, sigmas: tuple[float, ...]) -> tuple[float, ...]:
+        if not sigmas or not all(0 < sigma <= 1 for sigma in sigmas):
+            raise ValueError("noise levels lie in (0, 1]")
+        return sigmas

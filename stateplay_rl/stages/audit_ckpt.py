@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from stateplay_rl.checks.audit import classify
+from stateplay_rl.checks.audit.checkout import checkout_model
 from stateplay_rl.checks.audit.examine import Examination, Targets, examine
 from stateplay_rl.checks.audit.files import FileFacts, file_facts, open_checkpoint
 from stateplay_rl.checks.audit.provenance import COLUMNS, source_counts
+from stateplay_rl.checks.audit.trainable import settings_sha256
 from stateplay_rl.checks.audit.verdict import completing_command
 from stateplay_rl.config.audit import AuditConfig
 from stateplay_rl.config.world import WorldConfig
@@ -24,10 +26,13 @@ from stateplay_rl.errors import CorruptionError, UsageError
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stores import layout, tables
 from stateplay_rl.stores.manifest import OutputDirectory, resolve_out
+from stateplay_rl.worlds.native.architecture import architecture_of
 from stateplay_rl.worlds.world_files import resolve_world
 
 HASH_CHUNK_BYTES = 1 << 24
 TEXT_TOKENIZER_ROLE = "text_tokenizer"
+TRAINING_CONFIG_ROLE = "training_config"
+OTHER_KINDS = {TEXT_TOKENIZER_ROLE: "tokenizer_json", TRAINING_CONFIG_ROLE: "training_config"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,10 @@ def run(config: AuditConfig, out: Path | None = None, mode: AuditMode | None = N
     """
     mode = mode or AuditMode()
     world = None if config.world is None else resolve_world(config.world)
+    if world is not None and config.training_config is not None:
+        # The command line stands in for the world file's line.
+        named = world.files.model_copy(update={"training_config": config.training_config})
+        world = world.model_copy(update={"files": named})
     targets = _targets(config, world)
     given = [*targets.checkpoint, *targets.base, *([targets.tokenizer] if targets.tokenizer else [])]
     for path in given:
@@ -87,10 +96,14 @@ def run(config: AuditConfig, out: Path | None = None, mode: AuditMode | None = N
         if output.already_sealed:
             return _reopened(output.path)
         result = _examine(config, targets)
-        files = [*result.files, *_text_tokenizer(world)]
+        files = _each_once([*result.files, *_other_inputs(config, world)])
         sha256 = _hashes(config, result, [facts for _, facts in files])
+        by_file = {facts.realpath: sha256[facts.path] for _, facts in files if facts.path in sha256}
+        # Provenance may know a file under another path (a link) than the one that is listed.
+        sha256 |= {facts.path: by_file[facts.realpath] for _, facts in result.files if facts.realpath in by_file}
         _refuse_changed(facts for _, facts in files)
         audit = _audit_json(config, result, files, sha256, world)
+        audit["checkout"] = None if targets.checkout is None else dict(targets.checkout.facts)
         rows = [row.table_row(sha256) for row in result.evidence.rows]
         path = output.path / layout.PROVENANCE
         output.hasher.record(path, tables.write_table(path, COLUMNS, rows))
@@ -107,14 +120,17 @@ def _targets(config: AuditConfig, world: WorldConfig | None) -> Targets:
                 "nothing to audit: neither a checkpoint nor a world is named",
                 "example: sprl audit-ckpt step-4572.safetensors, or sprl audit-ckpt --world arena",
             )
-        return Targets((config.checkpoint,), config.base, config.tokenizer)
+        return Targets((config.checkpoint,), config.base, config.tokenizer, training_config=config.training_config)
     listed = world.files.checkpoint
     own = config.checkpoint is None or config.checkpoint.resolve() in {path.resolve() for path in listed}
     return Targets(
         checkpoint=listed if own or config.checkpoint is None else (config.checkpoint,),
-        base=(*config.base, world.files.vae, world.files.text_encoder),
+        base=(*config.base, *world.files.base, world.files.vae, world.files.text_encoder),
         tokenizer=config.tokenizer or world.files.transition_tokenizer,
         preset=world.preset,
+        architecture=architecture_of(world),
+        checkout=checkout_model(world) if world.backend == "stateplay" else None,
+        translations=tuple(sorted(world.key_map.items())),
         complete=own,
     )
 
@@ -138,11 +154,21 @@ def _examine(config: AuditConfig, targets: Targets) -> Examination:
         return examine(targets, scan=True, allow_init=config.allow_init, progress=show)
 
 
-def _text_tokenizer(world: WorldConfig | None) -> list[tuple[str, FileFacts]]:
-    if world is None:
-        return []
-    path = world.files.text_tokenizer
-    return [(TEXT_TOKENIZER_ROLE, file_facts(path / "tokenizer.json" if path.is_dir() else path))]
+def _each_once(files: Sequence[tuple[str, FileFacts]]) -> list[tuple[str, FileFacts]]:
+    """A base folder also holds the VAE and the text encoder that a world file names again."""
+    return list({(role, facts.realpath): (role, facts) for role, facts in reversed(files)}.values())[::-1]
+
+
+def _other_inputs(config: AuditConfig, world: WorldConfig | None) -> list[tuple[str, FileFacts]]:
+    """Files that hold no weights: the text tokenizer and the training config."""
+    found = []
+    if world is not None:
+        path = world.files.text_tokenizer
+        found.append((TEXT_TOKENIZER_ROLE, file_facts(path / "tokenizer.json" if path.is_dir() else path)))
+    training = config.training_config if world is None else world.files.training_config
+    if training is not None:
+        found.append((TRAINING_CONFIG_ROLE, file_facts(training)))
+    return found
 
 
 def _hashes(config: AuditConfig, result: Examination, files: Sequence[FileFacts]) -> dict[Path, str]:
@@ -203,6 +229,8 @@ def _audit_json(
         },
         "architecture": [{**asdict(row), "disagrees": row.disagrees} for row in evidence.architecture],
         "assumed": list(evidence.assumed),
+        "stated": dict(evidence.stated),
+        "settings_sha256": None if world is None else settings_sha256(world),
         "coverage": [asdict(row) for row in evidence.coverage.modules],
         "sources": source_counts(evidence.rows),
         "health": [asdict(finding) for finding in evidence.health],
@@ -210,7 +238,7 @@ def _audit_json(
 
 
 def _file_json(role: str, facts: FileFacts, sha256: dict[Path, str]) -> dict[str, Any]:
-    other = role == TEXT_TOKENIZER_ROLE
+    other = role in OTHER_KINDS
     return {
         "role": role,
         "path": str(facts.path.absolute()),
@@ -219,7 +247,7 @@ def _file_json(role: str, facts: FileFacts, sha256: dict[Path, str]) -> dict[str
         "mtime_ns": facts.mtime_ns,
         "modified_utc": facts.modified_utc,
         "sha256": sha256.get(facts.path),
-        "kind": "tokenizer_json" if other else facts.kind,
+        "kind": OTHER_KINDS[role] if other else facts.kind,
         "state": "sound" if other else facts.state,
         "tensors": len(facts.tensors),
         "problems": [] if other else list(facts.problems),

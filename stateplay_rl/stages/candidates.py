@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from stateplay_rl.stores.atomic import sha256_json
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
 from stateplay_rl.stores.groups import GroupRecord, GroupStore
 from stateplay_rl.stores.video import decode_mp4
-from stateplay_rl.worlds.base import ConditionInputs, PolicyName, World
+from stateplay_rl.worlds.base import ConditionInputs, PolicyName, World, WorldSpec
 from stateplay_rl.worlds.policy_bank import sha256_tensors
 from stateplay_rl.worlds.sampling import sample_candidates
 
@@ -55,14 +56,28 @@ class RolloutPlan:
                 "condition": condition_id,
                 "policy": self.policy_sha256,
                 "world": self.world_sha256,
-                "sampling": self.sampling.model_dump(mode="json"),
+                "sampling": _sampling_identity(self.sampling),
                 "seed": self.seed,
                 "batch": self.batch,
             }
         )[:24]
 
 
-def condition_inputs(store: ConditionStore, record: ConditionRecord, world: World) -> ConditionInputs:
+def _sampling_identity(sampling: SamplingConfig) -> dict[str, Any]:
+    """What of the settings makes other candidates; the default precision is left out, as in older groups' ids."""
+    settings = sampling.model_dump(mode="json")
+    if settings["latents"] == "float32":
+        del settings["latents"]
+    return settings
+
+
+class HasSpec(Protocol):
+    """As much of a world as a condition must fit."""
+
+    spec: WorldSpec
+
+
+def condition_inputs(store: ConditionStore, record: ConditionRecord, world: HasSpec) -> ConditionInputs:
     """Load a stored condition for the world's encoder.
 
     Raises:
@@ -156,7 +171,10 @@ def _sample(world: World, inputs: ConditionInputs, record: ConditionRecord, plan
         wanted = range(start, min(start + plan.sampling.candidates_per_call, plan.sampling.candidates))
         noise = [generator(_noise_seed(plan, record, k)) for k in wanted]
         batch = conditions.select([0] * len(wanted))
-        parts.append(sample_candidates(world, batch, policy=plan.policy, sigmas=sigmas, noise=noise))
+        latent_dtype = getattr(torch, plan.sampling.latents)
+        parts.append(
+            sample_candidates(world, batch, policy=plan.policy, sigmas=sigmas, noise=noise, latent_dtype=latent_dtype)
+        )
     return torch.cat(parts)
 
 

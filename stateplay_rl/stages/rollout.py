@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stateplay_rl.config.rollout import RolloutConfig
 from stateplay_rl.distributed import Processes, start_processes
@@ -15,9 +17,9 @@ from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
 from stateplay_rl.stores.groups import GroupRow, GroupStore, write_groups_parquet
 from stateplay_rl.stores.manifest import OutputDirectory
-from stateplay_rl.worlds.load import load_world
+from stateplay_rl.worlds.base import World
+from stateplay_rl.worlds.load import load_world, require_policy
 from stateplay_rl.worlds.native.weights import read_safetensors
-from stateplay_rl.worlds.native.world import NativeWorld
 from stateplay_rl.worlds.world_files import all_files, resolve_world
 
 
@@ -58,6 +60,8 @@ def run(config: RolloutConfig, inputs: RolloutInputs, out: Path) -> RolloutSumma
     reads = {"conditions": inputs.conditions}
     if config.policy is not None:
         reads["policy"] = config.policy
+        # Before the output is opened: what is refused leaves nothing behind.
+        require_policy(world_config, config.policy)
     output = on_main(
         processes,
         lambda: OutputDirectory.open(
@@ -82,7 +86,7 @@ def run(config: RolloutConfig, inputs: RolloutInputs, out: Path) -> RolloutSumma
         plan = _plan(config, world)
         _sample(world, conditions, records, plan, out, output, processes)
         processes.barrier()
-        summary = on_main(processes, lambda: _seal(out, output, records, plan, config))
+        summary = on_main(processes, lambda: _seal(out, output, records, plan, config, world.facts))
         return processes.broadcast(summary)
     finally:
         if output is not None:
@@ -99,7 +103,7 @@ def _chosen(conditions: ConditionStore, config: RolloutConfig) -> list[Condition
     return records
 
 
-def _plan(config: RolloutConfig, world: NativeWorld) -> RolloutPlan:
+def _plan(config: RolloutConfig, world: World) -> RolloutPlan:
     return RolloutPlan(
         seed=config.seed,
         batch=config.batch,
@@ -111,7 +115,7 @@ def _plan(config: RolloutConfig, world: NativeWorld) -> RolloutPlan:
 
 
 def _sample(
-    world: NativeWorld,
+    world: World,
     conditions: ConditionStore,
     records: list[ConditionRecord],
     plan: RolloutPlan,
@@ -133,6 +137,7 @@ def _seal(
     records: list[ConditionRecord],
     plan: RolloutPlan,
     config: RolloutConfig,
+    world_facts: Mapping[str, Any],
 ) -> RolloutSummary:
     assert output is not None, "only the main process seals"
     groups = GroupStore(out)
@@ -144,6 +149,7 @@ def _seal(
             "world": config.world,
             "policy_sha256": plan.policy_sha256,
             "world_sha256": plan.world_sha256,
+            "world_facts": dict(world_facts),
             "sampler": plan.sampling.sampler,
         },
         seeds={"run": config.seed, "batch": config.batch},

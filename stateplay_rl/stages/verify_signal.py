@@ -35,10 +35,9 @@ from stateplay_rl.stages.verify import VerifySummary, default_out, seal_record
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.manifest import OutputDirectory
-from stateplay_rl.worlds.base import ParameterGroup
+from stateplay_rl.worlds.base import ParameterGroup, World
 from stateplay_rl.worlds.load import load_world
 from stateplay_rl.worlds.native.weights import read_safetensors
-from stateplay_rl.worlds.native.world import NativeWorld
 from stateplay_rl.worlds.world_files import all_files, resolve_world
 
 GO_CANDIDATES = 96
@@ -122,7 +121,7 @@ def _inputs(config: SignalConfig, conditions: Path) -> dict[str, Path]:
     return {"conditions": conditions, **{name: path for name, path in given.items() if path is not None}}
 
 
-def _groups_of_policy(found: ScoredGroups, world: NativeWorld, config: SignalConfig) -> list[ScoredGroup]:
+def _groups_of_policy(found: ScoredGroups, world: World, config: SignalConfig) -> list[ScoredGroup]:
     """The groups that the loaded policy sampled: at any other point the gradient means something else.
 
     Raises:
@@ -151,7 +150,7 @@ def _measure(
     config: SignalConfig,
     sampling: SamplingConfig,
     groups: Sequence[ScoredGroup],
-    world: NativeWorld,
+    world: World,
     data: GroupData,
     trained: Sequence[ParameterGroup],
 ) -> Measured:

@@ -6,14 +6,16 @@ h w picture height and width, K buttons (11), L text tokens, D text width, M sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from stateplay_rl.errors import InputError
 
 PolicyName = Literal["live", "old", "reference"]
 ParameterMode = Literal["transition", "coupling", "joint", "full"]
@@ -121,6 +123,32 @@ class ParameterGroup:
         return sum(p.numel() for p in self.parameters)
 
 
+def check_inputs(spec: WorldSpec, inputs: Sequence[ConditionInputs]) -> None:
+    """Raise InputError unless the conditions are of the world's size and of one length (naming the condition)."""
+    if not inputs:
+        raise InputError("no conditions to encode", "give at least one")
+    expected = (spec.frame_height, spec.frame_width, 3)
+    slots = inputs[0].latent_frames
+    for item in inputs:
+        if item.first_frame_hwc.shape != expected or item.first_frame_hwc.dtype != np.uint8:
+            raise InputError(
+                f"condition {item.condition_id}: first frame is {item.first_frame_hwc.dtype} "
+                f"{list(item.first_frame_hwc.shape)}, world {spec.name} needs uint8 {list(expected)}",
+                "build the conditions for this world's size",
+            )
+        if item.held_actions_RK.ndim != 2 or item.held_actions_RK.shape[1] != spec.buttons:
+            raise InputError(
+                f"condition {item.condition_id}: actions of shape {list(item.held_actions_RK.shape)}, "
+                f"expected [rows, {spec.buttons}]",
+                "build the conditions again",
+            )
+        if item.latent_frames != slots:
+            raise InputError(
+                f"condition {item.condition_id} has {item.latent_frames} latent slots, the first one {slots}",
+                "encode conditions of equal length together",
+            )
+
+
 class Policies(Protocol):
     """live, old and reference parameter sets; only the trained parameters exist three times."""
 
@@ -150,12 +178,14 @@ class World(Protocol):
     """A world model: conditions in, candidate videos and trainable velocities out.
 
     `sha256` is the hash of all its weights, `encoder_sha256` of those that encode clips (VAE, text encoder,
-    tokenizers): worlds with equal encoders share encoded clips.
+    tokenizers): worlds with equal encoders share encoded clips. `facts` are JSON values for manifests: the
+    backend, and of a checkout its commit, dirty state and differences.
     """
 
     spec: WorldSpec
     sha256: str
     encoder_sha256: str
+    facts: Mapping[str, Any]
     device: torch.device
     compute_dtype: torch.dtype
     policies: Policies
@@ -192,4 +222,7 @@ class World(Protocol):
         """Choose the trained parameters, freeze the rest, and build the policy bank for them."""
 
     def export_policy(self, policy: PolicyName) -> dict[str, Tensor]:
-        """Trained weights under the training repository's key names."""
+        """Trained weights as the checkpoint spells them: its key names and shapes, float32, LoRA merged."""
+
+    def apply_policy(self, weights: Mapping[str, Tensor], source: str) -> None:
+        """Lay an exported policy over the base weights, in its own precision; before `set_mode`."""

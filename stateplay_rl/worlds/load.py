@@ -2,30 +2,80 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.errors import UsageError
-from stateplay_rl.worlds.base import WorldSpec
+from stateplay_rl.worlds.base import World, WorldSpec
+from stateplay_rl.worlds.native.architecture import architecture_of
+from stateplay_rl.worlds.native.keymap import any_to_ours
 from stateplay_rl.worlds.native.package import load_modules, world_hashes
+from stateplay_rl.worlds.native.policy_weights import require_policy_fits
+from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 from stateplay_rl.worlds.native.vae import TEMPORAL_FACTOR, VAE_PRESETS
+from stateplay_rl.worlds.native.weight_files import list_tensors
 from stateplay_rl.worlds.native.world import NativeWorld
 
 
-def load_world(config: WorldConfig) -> NativeWorld:
+def load_world(config: WorldConfig) -> World:
     """Load every weight file of a world and check it key by key.
 
     Args:
         config: as `world_files.resolve_world` returns it (absolute paths).
 
     Raises:
-        InputError: a file is missing, or keys are missing, unexpected or of another shape (named).
+        InputError: a file is missing, or keys are missing, unexpected or of another shape (named); a checkout
+            that lacks what the adapter calls.
         CorruptionError: a file is unreadable.
         UsageError: the device does not exist.
     """
+    if config.backend == "stateplay":
+        from stateplay_rl.worlds.stateplay.load import load_checkout_world
+
+        return load_checkout_world(config, world_spec(config), resolve_device(config.device))
+    return load_native_world(config)
+
+
+def load_native_world(config: WorldConfig) -> NativeWorld:
+    """`load_world` for backend `native`."""
     device = resolve_device(config.device)
+    return NativeWorld(
+        world_spec(config),
+        load_modules(config, device),
+        world_hashes(config),
+        device=device,
+        compute_dtype=getattr(torch, config.compute_dtype),
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+
+
+def require_policy(config: WorldConfig, policy: Path) -> None:
+    """Compare an exported policy's names and shapes with a world's, from headers alone.
+
+    Raises:
+        InputError: a name that the world does not have, another shape, or a missing file.
+        CorruptionError: the file is unreadable.
+    """
+    translations = tuple(sorted(config.key_map.items()))
+    shapes = {tensor.name: tensor.shape for tensor in list_tensors([policy])}
+    if config.backend == "stateplay":
+        from stateplay_rl.worlds.stateplay.networks import build_model, open_checkout
+
+        require_policy_fits(shapes, build_model(open_checkout(config), config), str(policy))
+        return
+    sizes = architecture_of(config).sizes
+    with torch.device("meta"):
+        model = LatentStateTransformer(sizes.transformer, sizes.latent_state)
+    ours = {any_to_ours(name, translations) or name: shape for name, shape in shapes.items()}
+    require_policy_fits(ours, model, str(policy))
+
+
+def world_spec(config: WorldConfig) -> WorldSpec:
+    """Sizes that the rest of the package needs."""
     vae = VAE_PRESETS[config.preset]
-    spec = WorldSpec(
+    return WorldSpec(
         name=config.name,
         frame_height=config.frame_height,
         frame_width=config.frame_width,
@@ -33,14 +83,6 @@ def load_world(config: WorldConfig) -> NativeWorld:
         latent_channels=vae.z_dim,
         spatial_factor=vae.spatial_factor,
         temporal_factor=TEMPORAL_FACTOR,
-    )
-    return NativeWorld(
-        spec,
-        load_modules(config, device),
-        world_hashes(config),
-        device=device,
-        compute_dtype=getattr(torch, config.compute_dtype),
-        gradient_checkpointing=config.gradient_checkpointing,
     )
 
 

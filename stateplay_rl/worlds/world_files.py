@@ -98,19 +98,27 @@ def resolve_world(world: str) -> WorldConfig:
     files = config.files
     absolute = WorldFiles(
         checkpoint=tuple(root / path for path in files.checkpoint),
+        base=tuple(root / path for path in files.base),
         transition_tokenizer=root / files.transition_tokenizer,
         vae=root / files.vae,
         text_encoder=root / files.text_encoder,
         text_tokenizer=root / files.text_tokenizer,
+        training_config=None if files.training_config is None else root / files.training_config,
     )
     for path in all_files(absolute):
         if not path.exists():
             raise InputError(f"{file}: weight file not found: {path}", "paths are relative to the world file")
-    audit = None if config.audit is None else root / config.audit
-    return config.model_copy(update={"files": absolute, "audit": audit})
+    folders = {
+        name: None if path is None else root / path
+        for name, path in (("audit", config.audit), ("parity", config.parity), ("checkout", config.checkout))
+    }
+    if folders["checkout"] is not None and not folders["checkout"].is_dir():
+        raise InputError(f"{file}: no checkout at {folders['checkout']}", "paths are relative to the world file")
+    return config.model_copy(update={"files": absolute, **folders})
 
 
 def all_files(files: WorldFiles) -> tuple[Path, ...]:
-    """Every weight file, checkpoint shards first."""
+    """Every file that makes a world, checkpoint shards first; folders and indices as they were named."""
     rest = (files.transition_tokenizer, files.vae, files.text_encoder, files.text_tokenizer)
-    return (*files.checkpoint, *rest)
+    config = () if files.training_config is None else (files.training_config,)
+    return (*files.checkpoint, *files.base, *rest, *config)

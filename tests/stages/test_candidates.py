@@ -64,6 +64,20 @@ def test_a_group_and_its_record(bench: Bench, conditions: ConditionStore, tmp_pa
     assert all(torch.equal(x[:, 0], expected) for x in latents)
 
 
+def test_latents_may_be_kept_as_the_training_repository_keeps_them(
+    bench: Bench, conditions: ConditionStore, tmp_path: Path
+) -> None:
+    plan = plan_of(bench.world)
+    plain = roll(tmp_path, bench.world, conditions, "c0", plan)
+    sampling = SAMPLING.model_copy(update={"latents": "bfloat16"})
+    coarse = roll(tmp_path, bench.world, conditions, "c0", replace(plan, sampling=sampling))
+    assert coarse.record.sampler == "euler-bf16"
+    assert coarse.record.group_id != plain.record.group_id
+    assert coarse.record.seeds != ()
+    assert set(coarse.record.latents_sha256).isdisjoint(plain.record.latents_sha256)
+    assert float((coarse.latents(0).float() - plain.latents(0).float()).abs().max()) < 0.1
+
+
 def test_content_depends_on_seed_batch_condition_and_policy_only(
     bench: Bench, conditions: ConditionStore, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from stateplay_rl.config.rollout import RolloutConfig, SamplingConfig
 from stateplay_rl.errors import InputError, OutputError, UsageError
@@ -33,6 +34,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "resolve_world", lambda name: SimpleNamespace(files=()))
     monkeypatch.setattr(stage, "all_files", lambda files: ())
     monkeypatch.setattr(stage, "load_world", lambda config: tiny_world())
+    # Compares with the sizes of the (here faked) config; test_a_policy_of_another_world has a real one.
+    monkeypatch.setattr(stage, "require_policy", lambda config, policy: None)
 
 
 def go(conditions: ConditionStore, out: Path, resume: bool = False, **changes: Any) -> RolloutSummary:
@@ -103,6 +106,24 @@ def test_an_exported_policy_keeps_its_name(conditions: ConditionStore, tmp_path:
     stored = [GroupStore(tmp_path / name) for name in ("base", "moved")]
     hashes = [store.read(store.finished()[0]).record.latents_sha256 for store in stored]
     assert hashes[0] != hashes[1]
+
+
+def test_a_policy_of_another_world_leaves_nothing_behind(
+    conditions: ConditionStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names and shapes are compared with the world's own before the output is opened or a model is loaded."""
+    from stateplay_rl.worlds.load import require_policy
+    from stateplay_rl.worlds.world_files import arena_world
+
+    monkeypatch.setattr(stage, "resolve_world", lambda name: arena_world())
+    monkeypatch.setattr(stage, "require_policy", require_policy)
+    monkeypatch.setattr(stage, "load_world", lambda config: pytest.fail("a model was loaded"))
+    policy = tmp_path / "policy.safetensors"
+    for weights in ({"latent_state_rollout.transition.delta.bias": torch.zeros(5)}, {"nonsense": torch.zeros(1)}):
+        write_safetensors(policy, weights, {})
+        with pytest.raises(InputError, match="do not fit this world"):
+            go(conditions, tmp_path / "groups", policy=policy)
+        assert not (tmp_path / "groups").exists()
 
 
 def test_the_output_may_not_lie_in_an_input(conditions: ConditionStore) -> None:

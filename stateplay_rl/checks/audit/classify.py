@@ -1,22 +1,13 @@
-"""Names of a checkpoint: prefixes stripped in a loop, then what model the remaining names belong to."""
+"""Names of a checkpoint: wrappers off (`worlds/native/prefixes.py`), then what model the rest belongs to."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stateplay_rl.checks.audit.headers import TensorFacts
-
-PREFIXES = ("module.", "_orig_mod.", "pipe.", "dit.", "model.", "diffusion_model.", "base_model.model.")
-"""Wrappers in front of a name, in any nesting: stripped until none is left."""
-
-CONTAINERS = ("state_dict.", "model_state_dict.")
-"""Dictionaries that torch files wrap their weights in."""
-
-_INNER_WRAPPERS = re.compile(r"(?<=\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-"""Wrappers around single blocks stand in the middle of a name."""
+from stateplay_rl.worlds.native.prefixes import bare_names
 
 IMPLICIT = "implicit_latent"
 EXPLICIT = "explicit_state"
@@ -75,40 +66,25 @@ class StrippedNames:
     collisions: tuple[str, ...]
 
 
-def strip_name(name: str) -> tuple[str, str]:
-    """A name without its wrappers, and what was removed from its front."""
-    rest = name
-    while True:
-        prefix = next((p for p in (*PREFIXES, *CONTAINERS) if rest.startswith(p) and len(rest) > len(p)), None)
-        if prefix is None:
-            break
-        rest = rest.removeprefix(prefix)
-    return _INNER_WRAPPERS.sub("", rest), name.removesuffix(rest)
-
-
 def strip_prefixes(tensors: Iterable[TensorFacts]) -> StrippedNames:
     """Bare names of all tensors, with the map kept.
 
     Args:
         tensors: facts under the names of their files.
     """
-    stripped: list[TensorFacts] = []
-    original: dict[str, str] = {}
-    removed: Counter[str] = Counter()
-    collisions: list[str] = []
+    by_name: dict[str, TensorFacts] = {}
+    names: list[str] = []
     for tensor in tensors:
-        bare, prefix = strip_name(tensor.name)
-        if prefix:
-            removed[prefix] += 1
-        inner = _INNER_WRAPPERS.findall(tensor.name.removeprefix(prefix))
-        if inner:
-            removed["*." + "".join(sorted(set(inner)))] += 1
-        if bare in original:
-            collisions.append(bare)
-            continue
-        original[bare] = tensor.name
-        stripped.append(replace(tensor, name=bare))
-    return StrippedNames(tuple(stripped), original, dict(removed), tuple(collisions))
+        names.append(tensor.name)
+        by_name.setdefault(tensor.name, tensor)
+    bare = bare_names(names)
+    stripped = tuple(replace(by_name[name], name=short) for short, name in bare.original.items())
+    return StrippedNames(stripped, bare.original, bare.removed, bare.collisions)
+
+
+def is_implicit(name: str) -> bool:
+    """Whether a bare name belongs to the implicit latent state."""
+    return _IMPLICIT.search(name) is not None
 
 
 def is_lora(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,10 +18,14 @@ from stateplay_rl.checks.audit.expected import (
 )
 from stateplay_rl.checks.audit.files import Checkpoint, FileFacts
 from stateplay_rl.checks.audit.headers import TensorFacts
-from stateplay_rl.worlds.native.keymap import ours_to_training
+from stateplay_rl.worlds.native.keymap import Translations, any_to_ours, ours_to_training, translate
+from stateplay_rl.worlds.native.original_names import text_name, vae_name
 
 _TIED = (TEXT_ENCODER, "encoder.embed_tokens.weight")
 """The same parameter as `shared.weight`; some files list it twice."""
+
+Naming = Callable[[str, str], str]
+"""(component, bare name in a file) -> name in the list of expected tensors."""
 
 Role = Literal["sft", "base", "tokenizer"]
 
@@ -103,9 +107,20 @@ class Coverage:
     wrong_shape: tuple[tuple[ExpectedTensor, Placed], ...]
 
 
-def understand(role: Role, checkpoint: Checkpoint) -> Given:
-    """Names stripped, class recognised, tensors placed; a base folder's files are classified one by one."""
-    kind = kinds.classify([t.name for t in kinds.strip_prefixes(checkpoint.tensors).tensors])
+def understand(
+    role: Role, checkpoint: Checkpoint, translations: Translations = (), naming: Naming | None = None
+) -> Given:
+    """Names stripped, class recognised, tensors placed; a base folder's files are classified one by one.
+
+    Args:
+        role: what the checkpoint was given as.
+        checkpoint: its files.
+        translations: the world file's key map, for the SFT checkpoint.
+        naming: names of a checkout's own model, in place of this package's.
+    """
+    name_of = naming or (lambda component, name: _model_name(component, name, translations))
+    bare = [t.name for t in kinds.strip_prefixes(checkpoint.tensors).tensors]
+    kind = kinds.classify([translate(name, translations) for name in bare])
     parts: Iterable[Sequence[FileFacts]] = (
         [[file] for file in checkpoint.files] if role == "base" else [checkpoint.files]
     )
@@ -116,22 +131,31 @@ def understand(role: Role, checkpoint: Checkpoint) -> Given:
         stripped = kinds.strip_prefixes(tensor for file in files for tensor in file.tensors)
         removed.update(stripped.removed)
         collisions += stripped.collisions
-        part_kind = kinds.classify([t.name for t in stripped.tensors])
+        part_kind = kinds.classify([translate(t.name, translations) for t in stripped.tensors])
         component = TOKENIZER if role == "tokenizer" else _COMPONENT.get(part_kind, "")
-        placed += [_place(role, component, tensor, stripped.original) for tensor in stripped.tensors]
+        placed += [_place(role, component, tensor, stripped.original, name_of) for tensor in stripped.tensors]
     return Given(role, checkpoint, kind, tuple(placed), dict(removed), tuple(collisions))
 
 
-def _place(role: Role, component: str, tensor: TensorFacts, original: Mapping[str, str]) -> Placed:
+def _place(role: Role, component: str, tensor: TensorFacts, original: Mapping[str, str], name_of: Naming) -> Placed:
     facts = TensorFacts(original[tensor.name], tensor.dtype, tensor.shape, tensor.file, tensor.begin, tensor.end)
     name = tensor.name
     inside = f"{TOKENIZER}."
     if name.startswith(inside):
         return Placed(role, TOKENIZER, name.removeprefix(inside), facts)
+    return Placed(role, component, name_of(component, name), facts)
+
+
+def _model_name(component: str, name: str, translations: Translations) -> str:
+    """A name of any layout as the list of expected tensors has it; one that no layout knows stays as it is."""
     if component == TRANSFORMER:
-        # A diffusers-layout file has our names; a name that both sides know stays as it is.
-        name = ours_to_training(name) or name
-    return Placed(role, component, name, facts)
+        ours = any_to_ours(name, translations)
+        return (ours_to_training(ours) if ours else None) or translate(name, translations)
+    if component == VAE:
+        return (vae_name(name) or name).removeprefix("model.")
+    if component == TEXT_ENCODER:
+        return text_name(name) or name
+    return name
 
 
 def cover(expected: Sequence[ExpectedTensor], given: Sequence[Given]) -> Coverage:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stateplay_rl.checks.audit.architecture import compare_architecture, sizes_described, sizes_shown
+from stateplay_rl.checks.audit.checkout import CheckoutModel
 from stateplay_rl.checks.audit.coverage import Coverage, Given, Placed, cover, understand
 from stateplay_rl.checks.audit.expected import TRANSFORMER, expected_tensors
-from stateplay_rl.checks.audit.files import Checkpoint, FileFacts, open_checkpoint
-from stateplay_rl.checks.audit.health import Finding, Progress, findings
+from stateplay_rl.checks.audit.files import Checkpoint, FileFacts, open_checkpoint, open_together
+from stateplay_rl.checks.audit.health import Finding, Progress, findings, stored_levels
 from stateplay_rl.checks.audit.provenance import provenance
 from stateplay_rl.checks.audit.verdict import Evidence, Verdict, judge
 from stateplay_rl.stores.atomic import sha256_file
+from stateplay_rl.worlds.native.architecture import UNSEEN, Architecture, build
+from stateplay_rl.worlds.native.keymap import Translations
 from stateplay_rl.worlds.native.presets import PRESETS
-
-UNSEEN = ("heads", "eps", "fsq_levels", "state_heads", "coupling_heads", "step_encoding", "visibility")
-"""Settings that no shape shows."""
-
-CONFIRMED: Mapping[str, tuple[str, ...]] = {"arena": UNSEEN, "stateplay-5b": ("heads", "eps")}
-"""Of those, what is on record for each preset; the rest is an assumption, and training refuses it."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,9 @@ class Targets:
         base: files or folders of the base model.
         tokenizer: the transition tokenizer.
         preset: the world's preset; None: inferred from shapes.
+        architecture: sizes and statements of the world file and the training config; None: the preset alone.
+        translations: the world file's key map, as sorted pairs.
+        checkout: the model of a checkout, which then says itself what it consists of and what it computes.
         complete: the description names every file of the world, so nothing more can be given.
     """
 
@@ -39,6 +39,11 @@ class Targets:
     base: tuple[Path, ...] = ()
     tokenizer: Path | None = None
     preset: str | None = None
+    architecture: Architecture | None = None
+    training_config: Path | None = None
+    training_keys: Mapping[str, str] = field(default_factory=dict)
+    translations: Translations = ()
+    checkout: CheckoutModel | None = None
     complete: bool = False
 
 
@@ -72,40 +77,60 @@ def examine(
     """
     given = _understand_all(targets)
     preset_name = targets.preset or infer_preset(given)
-    expected = expected_tensors(preset_name) if preset_name else ()
+    architecture = targets.architecture
+    if architecture is None and preset_name:
+        architecture = build(preset_name, {}, targets.training_config, targets.training_keys)
+    if targets.checkout is not None:
+        # Its code is the description: nothing is assumed, and nothing of ours is compared.
+        architecture, expected = None, targets.checkout.expected
+    else:
+        expected = expected_tensors(preset_name, architecture.sizes if architecture else None) if preset_name else ()
     coverage = cover(expected, given)
-    rows = provenance(expected, coverage, preset_name or "")
-    preset = PRESETS[preset_name] if preset_name else None
+    levels = stored_levels(coverage)
     transformer = [p for source in given for p in source.placed if p.component == TRANSFORMER]
-    confirmed = CONFIRMED.get(preset_name or "", ())
     evidence = Evidence(
         given=given,
         preset_name=preset_name,
-        architecture=compare_architecture(transformer, preset),
+        architecture=compare_architecture(transformer, architecture.sizes if architecture else None),
         coverage=coverage,
-        rows=rows,
-        health=(*_health(given, coverage, scan, progress), *_tokenizer_record(given)),
-        assumed=tuple(name for name in UNSEEN if name not in confirmed),
+        rows=provenance(
+            expected, coverage, preset_name or "", architecture, computed_buffers=targets.checkout is not None
+        ),
+        health=(
+            *_health(given, coverage, scan, progress),
+            *_described_levels(levels, architecture),
+            *_tokenizer_record(given, architecture),
+        ),
+        # The tokenizer file's own levels say what they are.
+        assumed=tuple(n for n in _assumed(targets, architecture) if n != "fsq_levels" or not levels),
+        stated={name: f"{s.value} ({s.source})" for name, s in (architecture.stated if architecture else {}).items()},
         allow_init=allow_init,
         complete=targets.complete,
     )
     return Examination(evidence, judge(evidence), inferred=targets.preset is None)
 
 
+def _assumed(targets: Targets, architecture: Architecture | None) -> tuple[str, ...]:
+    if targets.checkout is not None:
+        return ()
+    return architecture.assumed if architecture else UNSEEN
+
+
 def _understand_all(targets: Targets) -> tuple[Given, ...]:
-    opened = [open_checkpoint(path) for path in targets.checkpoint]
+    opened = open_together(targets.checkpoint)
     main = opened[0] if len(opened) == 1 else _merged(opened)
-    given = [understand("sft", main)]
-    given += [understand("base", open_checkpoint(path)) for path in targets.base]
+    naming = targets.checkout.naming if targets.checkout else None
+    given = [understand("sft", main, targets.translations, naming)]
+    given += [understand("base", checkpoint, naming=naming) for checkpoint in open_together(targets.base)]
     if targets.tokenizer is not None:
-        given.append(understand("tokenizer", open_checkpoint(targets.tokenizer)))
+        given.append(understand("tokenizer", open_checkpoint(targets.tokenizer), naming=naming))
     return tuple(given)
 
 
 def _merged(shards: Sequence[Checkpoint]) -> Checkpoint:
-    """Shards that a world file lists one by one; given together, none of their siblings is missing."""
+    """Shards that a world file lists one by one, as one checkpoint."""
     files = tuple(file for shard in shards for file in shard.files)
-    return Checkpoint(shards[0].path, "sharded", files)
+    return Checkpoint(shards[0].path, "sharded", files, tuple(text for shard in shards for text in shard.problems))
 
 
 def infer_preset(given: Sequence[Given]) -> str | None:
@@ -138,8 +163,17 @@ def _codes(given: Sequence[Given]) -> int | None:
     return sizes_shown(placed).get("codes")
 
 
-def _tokenizer_record(given: Sequence[Given]) -> tuple[Finding, ...]:
-    """The tokenizer's hash against the one in the SFT file's metadata, where that is on record."""
+def _described_levels(levels: tuple[int, ...], architecture: Architecture | None) -> tuple[Finding, ...]:
+    """The tokenizer file's levels against the described ones: the same codes must mean the same."""
+    described = architecture.sizes.latent_state.fsq_levels if architecture else levels
+    if not levels or levels == described:
+        return ()
+    text = f"quantizer levels {list(levels)} in the tokenizer file, {list(described)} in the world description"
+    return (Finding("failure", "codebook", text),)
+
+
+def _tokenizer_record(given: Sequence[Given], architecture: Architecture | None) -> tuple[Finding, ...]:
+    """The tokenizer's hash against the one that the SFT run used: in its config or in the file's metadata."""
     tokenizers = [f for source in given if source.role == "tokenizer" for f in source.checkpoint.files]
     recorded = {
         value
@@ -147,6 +181,8 @@ def _tokenizer_record(given: Sequence[Given]) -> tuple[Finding, ...]:
         for key, value in file.metadata
         if "tokenizer" in key and "sha256" in key and "text" not in key
     }
+    if architecture is not None and architecture.tokenizer_sha256 is not None:
+        recorded.add(architecture.tokenizer_sha256)
     if len(tokenizers) != 1:
         return ()
     if not recorded:

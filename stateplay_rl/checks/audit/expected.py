@@ -8,13 +8,15 @@ modules by a test; a preset whose sizes no longer match the file is built afresh
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stateplay_rl.worlds.native.presets import preset
+from stateplay_rl.checks.audit.classify import is_implicit
+from stateplay_rl.worlds.native.presets import NativePreset, preset
 
 TRANSFORMER = "transformer"
 TOKENIZER = "transition_tokenizer"
@@ -62,7 +64,7 @@ class ExpectedTensor:
     @property
     def implicit(self) -> bool:
         """Whether it belongs to the implicit latent state."""
-        return self.component == TRANSFORMER and self.module in IMPLICIT_MODULES
+        return self.component == TRANSFORMER and is_implicit(self.name)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of `shape` can fill it; a scalar may be stored as [] or as [1]."""
@@ -85,21 +87,25 @@ def module_of(component: str, name: str) -> str:
     return ".".join(parts[:2]) if parts[0] == "latent_state_rollout" else parts[0]
 
 
-def expected_tensors(preset_name: str) -> tuple[ExpectedTensor, ...]:
+def expected_tensors(preset_name: str, described: NativePreset | None = None) -> tuple[ExpectedTensor, ...]:
     """Every parameter and buffer of a preset's world.
+
+    Args:
+        preset_name: the world's preset.
+        described: sizes that a world file states in place of the preset's.
 
     Raises:
         InputError: no such preset.
     """
-    sizes = _sizes_json(preset_name)
+    sizes = _sizes_json(preset_name, described)
     if LIST_FILE.is_file():
         stored = json.loads(LIST_FILE.read_text(encoding="utf-8")).get(preset_name)
-        if stored is not None and stored["sizes"] == sizes:
+        if stored is not None and _shown(stored["sizes"]) == _shown(sizes):
             return tuple(ExpectedTensor(c, n, tuple(s), b) for c, n, s, b in stored["tensors"])
-    return build_expected(preset_name)
+    return build_expected(preset_name, described)
 
 
-def build_expected(preset_name: str) -> tuple[ExpectedTensor, ...]:
+def build_expected(preset_name: str, described: NativePreset | None = None) -> tuple[ExpectedTensor, ...]:
     """The same list from the modules themselves, on the meta device: no memory is taken."""
     import torch
 
@@ -109,7 +115,7 @@ def build_expected(preset_name: str) -> tuple[ExpectedTensor, ...]:
     from stateplay_rl.worlds.native.transition_tokenizer import TransitionTokenizer
     from stateplay_rl.worlds.native.vae import VAE_PRESETS, VideoVae
 
-    chosen = preset(preset_name)
+    chosen = described or preset(preset_name)
     with torch.device("meta"):
         transformer = LatentStateTransformer(chosen.transformer, chosen.latent_state)
         tokenizer = TransitionTokenizer(chosen.tokenizer)
@@ -139,8 +145,19 @@ def _named_tensors(module: Any) -> Iterable[tuple[str, tuple[int, ...], bool]]:
         yield name, tuple(buffer.shape), True
 
 
-def _sizes_json(preset_name: str) -> Any:
-    return json.loads(json.dumps(asdict(preset(preset_name))))
+def _sizes_json(preset_name: str, described: NativePreset | None = None) -> Any:
+    return json.loads(json.dumps(asdict(described or preset(preset_name))))
+
+
+def _shown(sizes: Any) -> Any:
+    """The sizes that decide shapes: heads and epsilons do not, of the levels only number and product do."""
+    shown = {}
+    for part, values in sizes.items():
+        kept = {k: v for k, v in values.items() if not k.endswith("heads") and k not in ("eps", "fsq_levels")}
+        if "fsq_levels" in values:
+            kept["levels"] = [len(values["fsq_levels"]), math.prod(values["fsq_levels"])]
+        shown[part] = kept
+    return shown
 
 
 def write_lists(path: Path = LIST_FILE) -> None:

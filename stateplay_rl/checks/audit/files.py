@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
@@ -21,6 +21,9 @@ HEAD_BYTES = 4096
 LARGEST_INDEX_BYTES = 100_000_000
 LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 HTML_HEADS = (b"<!doctype html", b"<html", b"<?xml", b"<head", b"<body")
+COMPONENT_FOLDERS = ("transformer", "vae", "text_encoder")
+"""Where a diffusers-layout folder keeps the weights of its parts."""
+
 WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<index>\d{5})-of-(?P<total>\d{5})(?P<suffix>\.\w+)$")
 
@@ -88,7 +91,25 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if path.name.endswith(".index.json"):
         files, problems = _open_index(path)
         return Checkpoint(path, "sharded", files, problems)
-    return Checkpoint(path, "file", (file_facts(path),), _shard_siblings([path]))
+    return Checkpoint(path, "file", (file_facts(path),), shard_siblings([path]))
+
+
+def open_together(paths: Sequence[Path]) -> tuple[Checkpoint, ...]:
+    """Checkpoints that are given side by side: a shard's siblings may be among the other paths.
+
+    Raises:
+        InputError: as `open_checkpoint`.
+    """
+    opened = [open_checkpoint(path) for path in paths]
+    loose = [checkpoint for checkpoint in opened if checkpoint.layout == "file"]
+    missing = shard_siblings([checkpoint.path for checkpoint in loose])
+    result = []
+    for checkpoint in opened:
+        if checkpoint.layout == "file":
+            # What is still missing is said once, by the first of them.
+            checkpoint = replace(checkpoint, problems=missing if checkpoint is loose[0] else ())
+        result.append(checkpoint)
+    return tuple(result)
 
 
 def file_facts(path: Path) -> FileFacts:
@@ -149,6 +170,12 @@ def _lfs_message(head: bytes) -> str:
 def _unknown_message(head: bytes, size: int) -> str:
     if not head.strip(b"\x00"):
         return f"{size} bytes that begin with zeros only: an interrupted download or a sparse file"
+    text = _as_text(head)
+    if text is not None:
+        return (
+            f"neither safetensors nor a torch archive, but text that begins with {text[:60]!r}: an error message "
+            "saved by a download?"
+        )
     claimed = int.from_bytes(head[:LENGTH_BYTES], "little")
     return (
         f"neither safetensors nor a torch archive (first bytes {head[:LENGTH_BYTES].hex(' ')}; "
@@ -156,8 +183,21 @@ def _unknown_message(head: bytes, size: int) -> str:
     )
 
 
+def _as_text(head: bytes) -> str | None:
+    """The first line of a file that begins with readable text; None for binary content."""
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # The head may end in the middle of a character.
+        if error.start < len(head) - 3:
+            return None
+        text = head[: error.start].decode("utf-8")
+    return text.strip().splitlines()[0] if text.strip() and all(c.isprintable() or c.isspace() for c in text) else None
+
+
 def _open_folder(folder: Path) -> Checkpoint:
-    names = sorted(p for p in folder.iterdir() if p.is_file())
+    parts = [folder, *(folder / name for name in COMPONENT_FOLDERS if (folder / name).is_dir())]
+    names = [path for part in parts for path in sorted(part.iterdir()) if path.is_file()]
     files: list[FileFacts] = []
     problems: list[str] = []
     indexed: set[Path] = set()
@@ -168,7 +208,7 @@ def _open_folder(folder: Path) -> Checkpoint:
         indexed |= {file.path for file in found}
     loose = [p for p in names if p.suffix in WEIGHT_SUFFIXES and p not in indexed]
     files += [file_facts(p) for p in loose]
-    problems += _shard_siblings(loose)
+    problems += shard_siblings(loose)
     if not files:
         raise InputError(f"no weight file in {folder}", f"expected files ending in {', '.join(WEIGHT_SUFFIXES)}")
     return Checkpoint(folder, "sharded" if indexed else "folder", tuple(files), tuple(problems))
@@ -219,7 +259,7 @@ def _weight_map(index: Path, size: int) -> dict[str, str] | str:
     return weight_map
 
 
-def _shard_siblings(paths: Sequence[Path]) -> tuple[str, ...]:
+def shard_siblings(paths: Sequence[Path]) -> tuple[str, ...]:
     """Shards named `x-00001-of-00003`: which of their number are not among `paths`."""
     sets: dict[tuple[str, str, str], set[int]] = {}
     for path in paths:

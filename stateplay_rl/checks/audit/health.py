@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from stateplay_rl.checks.audit.classify import is_lora
-from stateplay_rl.checks.audit.coverage import Placed
+from stateplay_rl.checks.audit.coverage import Coverage, Placed
 from stateplay_rl.checks.audit.expected import IMPLICIT_MODULES, TOKENIZER, TRANSFORMER, module_of
 from stateplay_rl.checks.audit.headers import TensorFacts
 from stateplay_rl.checks.audit.torch_files import load_tensors
@@ -23,6 +23,8 @@ from stateplay_rl.checks.audit.torch_files import load_tensors
 Severity = Literal["failure", "warning", "note"]
 Progress = Callable[[int, int], None]
 
+LEVELS = "quantizer.levels"
+LARGEST_LEVELS = 64
 CHUNK_ELEMENTS = 1 << 24
 SMALL_DTYPES = ("BF16", "F16", "F8_E4M3", "F8_E5M2")
 _NUMPY = {
@@ -62,6 +64,17 @@ def findings(
     return tuple(result)
 
 
+def stored_levels(coverage: Coverage) -> tuple[int, ...]:
+    """The quantizer levels in a sound tokenizer file; empty where no file holds them."""
+    placed = coverage.chosen.get((TOKENIZER, LEVELS))
+    if placed is None or not 0 < placed.facts.count <= LARGEST_LEVELS or len(placed.facts.shape) != 1:
+        return ()
+    try:
+        return tuple(int(v) for v in _Values().raw(placed.facts))
+    except (OSError, ValueError):  # a damaged file: its own finding says so
+        return ()
+
+
 def _gates(placed: Sequence[Placed], values: _Values) -> Iterator[Finding]:
     gates = [p for p in placed if p.name.endswith("latent_state_attention.gate") and p.facts.count == 1]
     if not gates:
@@ -80,8 +93,8 @@ def _gates(placed: Sequence[Placed], values: _Values) -> Iterator[Finding]:
 
 
 def _codebook(placed: Sequence[Placed], codes: int | None, values: _Values) -> Iterator[Finding]:
-    levels = next((p for p in placed if p.component == TOKENIZER and p.name == "quantizer.levels"), None)
-    if levels is None or levels.facts.count > 64:
+    levels = next((p for p in placed if p.component == TOKENIZER and p.name == LEVELS), None)
+    if levels is None or levels.facts.count > LARGEST_LEVELS:
         return
     numbers = [int(v) for v in values.raw(levels.facts).reshape(-1)]
     product = int(np.prod(numbers, dtype=object)) if numbers else 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from stateplay_rl.checks.audit.coverage import Coverage
 from stateplay_rl.checks.audit.expected import TOKENIZER, VAE, ExpectedTensor
+from stateplay_rl.worlds.native.architecture import Architecture, Statement
 
 Origin = Literal["base", "tokenizer", "sft", "lora", "assumed", "initialised"]
 
@@ -68,20 +69,43 @@ class ProvenanceRow:
         }
 
 
-def provenance(expected: Sequence[ExpectedTensor], coverage: Coverage, preset_name: str) -> tuple[ProvenanceRow, ...]:
-    """One row for every expected tensor, in the model's order."""
+def provenance(
+    expected: Sequence[ExpectedTensor],
+    coverage: Coverage,
+    preset_name: str,
+    architecture: Architecture | None = None,
+    *,
+    computed_buffers: bool = False,
+) -> tuple[ProvenanceRow, ...]:
+    """One row for every expected tensor, in the model's order.
+
+    Args:
+        computed_buffers: the model is a checkout's, whose constructors compute every buffer that no file holds.
+    """
     misfits = frozenset((tensor.component, tensor.name) for tensor, _ in coverage.wrong_shape)
-    return tuple(_row(tensor, coverage, misfits, preset_name) for tensor in expected)
+    stated = architecture.stated.get("fsq_levels") if architecture else None
+    rows = (_row(tensor, coverage, misfits, preset_name, stated) for tensor in expected)
+    return tuple(_computed(row) if computed_buffers else row for row in rows)
+
+
+def _computed(row: ProvenanceRow) -> ProvenanceRow:
+    if row.kind != "buffer" or row.source_file is not None:
+        return row
+    return replace(row, source="base", note="no file holds it; the checkout's constructor computes it")
 
 
 def _row(
-    tensor: ExpectedTensor, coverage: Coverage, misfits: frozenset[tuple[str, str]], preset_name: str
+    tensor: ExpectedTensor,
+    coverage: Coverage,
+    misfits: frozenset[tuple[str, str]],
+    preset_name: str,
+    levels: Statement | None,
 ) -> ProvenanceRow:
     key = (tensor.component, tensor.name)
     kind: Literal["parameter", "buffer"] = "buffer" if tensor.buffer else "parameter"
     placed = coverage.chosen.get(key)
     if placed is None:
-        source, note = _without_file(tensor, preset_name)
+        source, note = _without_file(tensor, preset_name, levels)
         return ProvenanceRow(tensor.component, tensor.name, kind, tensor.shape, None, source, None, None, note)
     note = ""
     if key in misfits:
@@ -99,9 +123,11 @@ def _row(
     )
 
 
-def _without_file(tensor: ExpectedTensor, preset_name: str) -> tuple[Origin, str]:
+def _without_file(tensor: ExpectedTensor, preset_name: str, levels: Statement | None) -> tuple[Origin, str]:
     if (preset_name, tensor.component, tensor.name) in _PUBLISHED:
         return "base", "published statistics of this VAE, kept in the package"
+    if (tensor.component, tensor.name) in _STATED and levels is not None:
+        return "tokenizer", f"no file holds it; quantizer levels as stated by {levels.source}"
     if (tensor.component, tensor.name) in _STATED:
         return "assumed", "no file holds it; the preset's quantizer levels"
     return "initialised", "no file holds it: it would be left at random initialisation"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from stateplay_rl.checks.audit import classify as kinds
-from stateplay_rl.checks.audit.architecture import ArchitectureRow
+from stateplay_rl.checks.audit.architecture import ArchitectureRow, sizes_described
 from stateplay_rl.checks.audit.coverage import Coverage, Given
 from stateplay_rl.checks.audit.expected import COMPONENTS, TOKENIZER, ExpectedTensor
 from stateplay_rl.checks.audit.health import Finding
 from stateplay_rl.checks.audit.provenance import ProvenanceRow
+from stateplay_rl.worlds.native.presets import PRESETS
 
 VerdictName = Literal["passed", "partial", "failed"]
 NAMES_SHOWN = 4
@@ -25,6 +26,7 @@ class Evidence:
         given: what was given, the SFT checkpoint first.
         preset_name: the world's preset; None when no world fits.
         assumed: settings that neither shapes nor the world description show.
+        stated: setting -> value and who states it.
         complete: every file of the world was given, so what is missing is missing for good.
     """
 
@@ -35,6 +37,7 @@ class Evidence:
     rows: tuple[ProvenanceRow, ...]
     health: tuple[Finding, ...]
     assumed: tuple[str, ...]
+    stated: Mapping[str, str] = field(default_factory=dict)
     allow_init: bool = False
     complete: bool = False
 
@@ -107,8 +110,21 @@ def _kind_failures(evidence: Evidence) -> list[str]:
         if source.kind in refused
     ]
     if evidence.preset_name is None:
-        problems.append("no known world has these sizes: describe it with --world FILE")
+        problems.append("no known world has these sizes: describe it with --world FILE" + _nearest(evidence))
     return problems
+
+
+def _nearest(evidence: Evidence) -> str:
+    """What keeps the shapes from being those of the preset that most of them fit."""
+    shown = {row.setting: row.from_shapes for row in evidence.architecture if row.from_shapes is not None}
+    if not shown:
+        return ""
+    differences = {
+        name: [f"{k} {v} instead of {described[k]}" for k, v in shown.items() if described[k] != v]
+        for name, described in ((name, sizes_described(preset)) for name, preset in PRESETS.items())
+    }
+    name = min(differences, key=lambda n: len(differences[n]))
+    return f" (nearest is {name}: {_some(differences[name])})"
 
 
 def _architecture_failures(evidence: Evidence) -> list[str]:
@@ -167,6 +183,11 @@ def _misplaced(evidence: Evidence) -> list[str]:
         if strange:
             failures.append(
                 f"{source.checkpoint.path.name}: {len(strange)} names have no place in the model: {_some(strange)}"
+                + (
+                    " (other inner names? translate them with key_map in the world file)"
+                    if source.role == "sft"
+                    else ""
+                )
             )
     return failures
 
@@ -181,7 +202,10 @@ def _untrainable(evidence: Evidence) -> list[str]:
     assumed = [f"{row.component} {row.name}" for row in evidence.rows if row.source == "assumed"]
     assumed += evidence.assumed
     if assumed:
-        reasons.append(f"assumed, not known: {_some(assumed, 12)}")
+        reasons.append(
+            f"assumed, not known: {_some(assumed, 12)}; state them in the world file (architecture:) or name the "
+            "training config (files.training_config)"
+        )
     return reasons
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateplay_rl.checks.audit.trainable import require_trainable_audit
+from stateplay_rl.checks.audit.trainable import refuse_changed_files, require_trainable_audit
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.distributed import Processes, start_processes
@@ -33,11 +33,10 @@ from stateplay_rl.stores.jsonl import LineLog
 from stateplay_rl.stores.ledger import Ledger
 from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
 from stateplay_rl.stores.segments import list_segments, open_segment
-from stateplay_rl.worlds.base import ParameterGroup, PolicyName
+from stateplay_rl.worlds.base import ParameterGroup, PolicyName, World
 from stateplay_rl.worlds.encoded import EncodedStore
 from stateplay_rl.worlds.load import load_world
 from stateplay_rl.worlds.native.weights import write_safetensors
-from stateplay_rl.worlds.native.world import NativeWorld
 from stateplay_rl.worlds.world_files import all_files, resolve_world
 
 HAND_MADE = "hand"
@@ -101,7 +100,7 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     world_config = resolve_world(config.world)
     if config.audit is None and world_config.audit is not None:
         config = config.model_copy(update={"audit": world_config.audit})
-    on_main(processes, lambda: require_trainable_audit(config.audit, world_config, config.world))
+    audit = on_main(processes, lambda: require_trainable_audit(config.audit, world_config, config.world))
     conditions = ConditionStore.open(inputs.conditions)
     _check_conditions(conditions, config, inputs)
     # Before the run is opened: what is refused leaves it as it was.
@@ -122,6 +121,7 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
             # Before the seal: a tracker may write its last lines now.
             trainer.tracker.finish()
         processes.barrier()
+        on_main(processes, lambda: refuse_changed_files(audit or {}))
         on_main(processes, lambda: _finish(trainer, segment, output))
     processes.barrier()
     return _summary(out)
@@ -173,7 +173,7 @@ class _Parts:
     conditions: ConditionStore
     judge: Judge
     batch: HandMadeBatch | None
-    world: NativeWorld
+    world: World
     parameter_groups: tuple[ParameterGroup, ...]
 
 
@@ -192,14 +192,14 @@ def _judge(config: TrainNftConfig, batch: HandMadeBatch | None) -> Judge:
     return make_judge(config.judge, world=config.world)
 
 
-def _load(config: TrainNftConfig, world_config: WorldConfig) -> tuple[NativeWorld, tuple[ParameterGroup, ...]]:
+def _load(config: TrainNftConfig, world_config: WorldConfig) -> tuple[World, tuple[ParameterGroup, ...]]:
     world = load_world(world_config)
     return world, world.set_mode(config.mode)
 
 
 def _load_and_check(
     config: TrainNftConfig, world_config: WorldConfig, batch: HandMadeBatch, inputs: TrainInputs, out: Path
-) -> tuple[NativeWorld, tuple[ParameterGroup, ...]]:
+) -> tuple[World, tuple[ParameterGroup, ...]]:
     """The world under the run's old policy, and whether the hand-made batch fits it."""
     world, parameter_groups = _load(config, world_config)
     checkpoints = CheckpointStore(out / layout.CHECKPOINTS_FOLDER)
@@ -293,7 +293,7 @@ def _open_segment(
 
 def _restore(
     checkpoints: CheckpointStore,
-    world: NativeWorld,
+    world: World,
     updater: Updater,
     out: Path,
     ledger: Ledger | None,
@@ -339,6 +339,7 @@ def _finish(trainer: Trainer, segment: OutputDirectory | None, output: OutputDir
         extra={
             "world": trainer.config.world,
             "world_sha256": trainer.world.sha256,
+            "world_facts": dict(trainer.world.facts),
             "policies": exported,
             "batches": trainer.position.batches_done,
             "optimizer_steps": trainer.updater.optimizer_steps,

@@ -11,7 +11,6 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from stateplay_rl.errors import CheckError
-from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 
 RANK = 8
 ALPHA = 16
@@ -19,12 +18,17 @@ KINDS = ("q", "k", "v", "out")
 ADAPTER = "default"
 
 
-def target_names(model: LatentStateTransformer) -> tuple[str, ...]:
+def target_names(model: nn.Module) -> tuple[str, ...]:
     """Exact module names of the coupling Linears, in block order."""
-    return tuple(f"blocks.{n}.latent_state_attention.{kind}" for n in range(len(model.blocks)) for kind in KINDS)
+    return tuple(f"blocks.{n}.latent_state_attention.{kind}" for n in range(block_count(model)) for kind in KINDS)
 
 
-def inject(model: LatentStateTransformer, seed: int, rank: int = RANK, alpha: int = ALPHA) -> tuple[str, ...]:
+def block_count(model: nn.Module) -> int:
+    """Number of transformer blocks, by their names: any model that calls them `blocks.N` will do."""
+    return len({name.split(".")[1] for name, _ in model.named_parameters() if name.startswith("blocks.")})
+
+
+def inject(model: nn.Module, seed: int, rank: int = RANK, alpha: int = ALPHA) -> tuple[str, ...]:
     """Wrap the coupling Linears in place; B starts at 0, so the function does not change.
 
     No `requires_grad` flag of an existing parameter changes either.
@@ -55,7 +59,7 @@ def inject(model: LatentStateTransformer, seed: int, rank: int = RANK, alpha: in
         inject_adapter_in_model(config, model, adapter_name=ADAPTER)
     for parameter in trained:  # and it freezes all else; that is the caller's decision
         parameter.requires_grad_(True)
-    check_injection(model, len(model.blocks))
+    check_injection(model, block_count(model))
     layers = dict(_lora_layers(model))
     generator = torch.Generator("cpu").manual_seed(seed)
     with torch.no_grad():
@@ -70,7 +74,7 @@ def inject(model: LatentStateTransformer, seed: int, rank: int = RANK, alpha: in
     return lora_parameter_names(model)
 
 
-def check_injection(model: LatentStateTransformer, blocks: int) -> None:
+def check_injection(model: nn.Module, blocks: int) -> None:
     """Raise CheckError unless every kind of coupling Linear is wrapped once a block, and nothing else is."""
     names = [name for name, _ in _lora_layers(model)]
     counts = Counter(name.rpartition(".")[2] for name in names)
@@ -79,21 +83,21 @@ def check_injection(model: LatentStateTransformer, blocks: int) -> None:
         raise CheckError(f"coupling LoRA: wrapped {dict(counts)}, expected {expected}")
 
 
-def is_injected(model: LatentStateTransformer) -> bool:
+def is_injected(model: nn.Module) -> bool:
     """Whether any Linear of the model carries an adapter."""
     return bool(_lora_layers(model))
 
 
-def lora_parameter_names(model: LatentStateTransformer) -> tuple[str, ...]:
+def lora_parameter_names(model: nn.Module) -> tuple[str, ...]:
     """Names of all LoRA A and B matrices, in the model's order."""
     marks = (f".lora_A.{ADAPTER}.", f".lora_B.{ADAPTER}.")
     return tuple(name for name, _ in model.named_parameters() if any(mark in name for mark in marks))
 
 
-def merged_state(model: LatentStateTransformer) -> dict[str, Tensor]:
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
     """The whole state under plain names, with W + (alpha / r) B A in place of the wrapped weights.
 
-    The sum is taken in float32 and stored in the weight's own dtype; the model is not changed.
+    The sum is taken and kept in float32: in bfloat16 it would swallow small updates. The model is not changed.
     """
     layers = dict(_lora_layers(model))
     state: dict[str, Tensor] = {}
@@ -108,7 +112,7 @@ def merged_state(model: LatentStateTransformer) -> dict[str, Tensor]:
             layer = layers[module_name]
             up, down = layer.lora_B[ADAPTER].weight, layer.lora_A[ADAPTER].weight
             delta = (up.float() @ down.float()) * layer.scaling[ADAPTER]
-            tensor = (tensor.float() + delta).to(tensor.dtype).detach()
+            tensor = (tensor.float() + delta).detach()
         state[f"{module_name}.{leaf}"] = tensor
     return state
 

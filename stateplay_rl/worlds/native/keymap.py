@@ -76,6 +76,19 @@ Translations = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
+class TrainingLayout:
+    """How a checkpoint spells what this package holds under its own names.
+
+    Args:
+        translations: (their prefix, our prefix) pairs for latent modules of other inner names.
+        scalars: training names of one-element tensors that are stored with shape [] there and [1] here.
+    """
+
+    translations: Translations = ()
+    scalars: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class RenamedState(Generic[Value]):
     """A renamed state.
 
@@ -98,6 +111,12 @@ def ours_to_training(name: str) -> str | None:
     return _rename(name, _ROOT_BACK, _BLOCK_BACK)
 
 
+def any_to_ours(name: str, translations: Translations = ()) -> str | None:
+    """Our name of a training name, or of a name that is ours already (a diffusers-layout file); else None."""
+    translated = translate(name, translations)
+    return training_to_ours(translated) or (translated if ours_to_training(translated) else None)
+
+
 def from_training_names(state: Mapping[str, Value], translations: Translations = ()) -> RenamedState[Value]:
     """Rename a state (tensors, or shapes of a header) of the training repository; values are not touched.
 
@@ -108,7 +127,7 @@ def from_training_names(state: Mapping[str, Value], translations: Translations =
     Raises:
         InputError: two input names end on one name.
     """
-    return _rename_all(state, lambda name: training_to_ours(_translate(name, translations)))
+    return _rename_all(state, lambda name: training_to_ours(translate(name, translations)))
 
 
 def to_training_names(state: Mapping[str, Value], translations: Translations = ()) -> RenamedState[Value]:
@@ -123,7 +142,7 @@ def to_training_names(state: Mapping[str, Value], translations: Translations = (
 
     def rename(name: str) -> str | None:
         theirs = ours_to_training(name)
-        return None if theirs is None else _translate(theirs, back)
+        return None if theirs is None else translate(theirs, back)
 
     return _rename_all(state, rename)
 
@@ -138,7 +157,7 @@ def _rename(name: str, roots: Mapping[str, str], blocks: Mapping[str, str]) -> s
     return None
 
 
-def _translate(name: str, translations: Translations) -> str:
+def translate(name: str, translations: Translations) -> str:
     """Replace the longest prefix that matches whole name parts; block indices are written `*`."""
     for source, target in sorted(translations, key=lambda pair: -len(pair[0])):
         pattern = re.escape(source).replace(r"\*", r"(\d+)") + r"(\.|$)"

@@ -6,20 +6,21 @@ the transformer with its latent modules, without LoRA (arena's own mode).
 
 from __future__ import annotations
 
+from torch import nn
+
 from stateplay_rl.errors import CheckError, UsageError
 from stateplay_rl.worlds.base import ParameterGroup, ParameterMode
 from stateplay_rl.worlds.native import coupling_lora
-from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 
 TRANSITION_PREFIX = "latent_state_rollout.transition."
 _FULL_GROUPS = (
     ("transition", (TRANSITION_PREFIX,)),
     ("state", ("latent_state_rollout.",)),
-    ("predictor", ("transition_predictor.",)),
+    ("predictor", ("transition_predictor.", "latent_state_predictor.")),
 )
 
 
-def trained_names(model: LatentStateTransformer, mode: ParameterMode) -> dict[str, tuple[str, ...]]:
+def trained_names(model: nn.Module, mode: ParameterMode) -> dict[str, tuple[str, ...]]:
     """Group name -> parameter names that `mode` trains, in the model's order.
 
     `coupling` and `joint` need the LoRA injected first (`coupling_lora.inject`); the others refuse it where
@@ -29,9 +30,9 @@ def trained_names(model: LatentStateTransformer, mode: ParameterMode) -> dict[st
         CheckError: the model lacks the modules that the mode trains, or carries LoRA in mode `full`.
         UsageError: unknown mode.
     """
-    if model.latent_state is None:
-        raise CheckError(f"mode {mode}: the model has no latent-state modules", "check the world's sizes")
     names = [name for name, _ in model.named_parameters()]
+    if not any(name.startswith(TRANSITION_PREFIX) for name in names):
+        raise CheckError(f"mode {mode}: the model has no latent-state modules", "check the world's sizes")
     if mode == "full":
         if coupling_lora.is_injected(model):
             raise CheckError("mode full: the model carries coupling LoRA", "build the model without it")
@@ -42,12 +43,12 @@ def trained_names(model: LatentStateTransformer, mode: ParameterMode) -> dict[st
     if mode in ("transition", "joint"):
         groups["transition"] = tuple(name for name in names if name.startswith(TRANSITION_PREFIX))
     if mode in ("coupling", "joint"):
-        coupling_lora.check_injection(model, len(model.blocks))
+        coupling_lora.check_injection(model, coupling_lora.block_count(model))
         groups["coupling_lora"] = coupling_lora.lora_parameter_names(model)
     return groups
 
 
-def trained_groups(model: LatentStateTransformer, mode: ParameterMode) -> tuple[ParameterGroup, ...]:
+def trained_groups(model: nn.Module, mode: ParameterMode) -> tuple[ParameterGroup, ...]:
     """The groups of `trained_names` with their parameters; `requires_grad` is not touched.
 
     Raises:

@@ -48,6 +48,10 @@ _VAE_LEVEL = re.compile(r"(encoder|decoder)\.(down|up)samples\.(\d+)\.\2samples\
 _OUR_RESNET = re.compile(r"(encoder|decoder)\.(?:down|up)_blocks\.(\d+)\.resnets\.(\d+)\.(.+)")
 _OUR_SAMPLER = re.compile(r"(encoder|decoder)\.(?:down|up)_blocks\.(\d+)\.(?:down|up)sampler\.(.+)")
 
+_OUR_VAE = re.compile(
+    r"(post_)?quant_conv\.|(encoder|decoder)\.(conv_in|conv_out|norm_out|mid_block|down_blocks|up_blocks)\."
+)
+
 _TEXT_ROOTS = {
     "token_embedding.weight": "shared.weight",
     "norm.weight": "encoder.final_layer_norm.weight",
@@ -61,6 +65,23 @@ _TEXT_BLOCK = {
     "ffn.fc1.weight": "layer.1.DenseReluDense.wi_1.weight",
     "ffn.fc2.weight": "layer.1.DenseReluDense.wo.weight",
 }
+
+
+def vae_name(name: str) -> str | None:
+    """Name inside `VideoVae` of a name of either layout (its statistics have one name); None when unknown."""
+    if name in ("latents_mean", "latents_std"):
+        return name
+    if _OUR_VAE.match(name):
+        return f"model.{name}"
+    ours = _vae_ours(name)
+    return None if ours is None else f"model.{ours}"
+
+
+def text_name(name: str) -> str | None:
+    """transformers' name of a name of either layout; None when unknown."""
+    if name == "shared.weight" or name.startswith("encoder."):
+        return name
+    return _text(name, r"blocks", _TEXT_ROOTS, _TEXT_BLOCK, "encoder.block")
 
 
 def vae_from_original(state: Mapping[str, Value]) -> dict[str, Value]:

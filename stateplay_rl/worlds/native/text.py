@@ -104,11 +104,7 @@ class TextEncoder:
         model = build_text_model(architecture, rows)
         load_exactly(model, weights, source, optional=(TIED_EMBEDDING,))
         tokenizer = load_tokenizer(tokenizer_file)
-        if len(tokenizer) > rows:
-            raise InputError(
-                f"{tokenizer_file} has {len(tokenizer)} tokens, {source} only {rows} embeddings",
-                "give the tokenizer that the text encoder was trained with",
-            )
+        check_rows(tokenizer, rows, tokenizer_file, source)
         return cls(architecture, model, tokenizer)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> TextEncoder:
@@ -166,6 +162,15 @@ def encode_tokens(model: Any, ids_BL: Tensor, mask_BL: Tensor) -> Tensor:
     mask_BL = mask_BL.to(model.device)
     hidden_BLD: Tensor = model(input_ids=ids_BL.to(model.device), attention_mask=mask_BL).last_hidden_state
     return hidden_BLD.float() * mask_BL[..., None].float()
+
+
+def check_rows(tokenizer: PreTrainedTokenizerFast, rows: int, tokenizer_file: Path, source: str) -> None:
+    """Raise InputError when the tokenizer has more tokens than the embedding has rows."""
+    if len(tokenizer) > rows:
+        raise InputError(
+            f"{tokenizer_file} has {len(tokenizer)} tokens, {source} only {rows} embeddings",
+            "give the tokenizer that the text encoder was trained with",
+        )
 
 
 def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:

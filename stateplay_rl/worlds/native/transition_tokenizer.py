@@ -27,10 +27,14 @@ class FiniteScalarQuantizer(nn.Module):
 
     def __init__(self, levels: tuple[int, ...]) -> None:
         super().__init__()
-        levels_Q = torch.tensor(levels, dtype=torch.int64)
-        ones = torch.ones(1, dtype=torch.int64)
+        levels_Q, basis_Q = _levels_and_basis(levels)
         self.register_buffer("levels", levels_Q)
-        self.register_buffer("basis", torch.cat((ones, levels_Q[:-1])).cumprod(0))
+        self.register_buffer("basis", basis_Q)
+
+    def fill_missing(self, levels: tuple[int, ...], device: torch.device) -> None:
+        """Give buffers that no file held (still on the meta device) the stated levels."""
+        if self.levels.is_meta:
+            self.levels, self.basis = (value.to(device) for value in _levels_and_basis(levels))
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Quantise [..., Q].
@@ -45,6 +49,13 @@ class FiniteScalarQuantizer(nn.Module):
         half_width = self.levels // 2
         codes = ((rounded.detach() + half_width).long() * self.basis).sum(-1)
         return rounded / half_width, codes
+
+
+def _levels_and_basis(levels: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Levels [Q] and the weights [Q] of their mixed-radix number, int64."""
+    levels_Q = torch.tensor(levels, dtype=torch.int64)
+    ones = torch.ones(1, dtype=torch.int64)
+    return levels_Q, torch.cat((ones, levels_Q[:-1])).cumprod(0)
 
 
 class TransitionTokenizer(nn.Module):

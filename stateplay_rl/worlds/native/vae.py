@@ -27,7 +27,9 @@ from stateplay_rl.worlds.native.original_names import VAE_MARK, vae_from_origina
 from stateplay_rl.worlds.native.vae_presets import TEMPORAL_FACTOR, VAE_PRESETS, VaeArchitecture
 from stateplay_rl.worlds.native.weights import load_exactly
 
-__all__ = ["TEMPORAL_FACTOR", "VAE_PRESETS", "VaeArchitecture", "VideoVae"]
+STATISTICS = ("latents_mean", "latents_std")
+
+__all__ = ["STATISTICS", "TEMPORAL_FACTOR", "VAE_PRESETS", "VaeArchitecture", "VideoVae"]
 
 
 class VideoVae(nn.Module):
@@ -69,6 +71,11 @@ class VideoVae(nn.Module):
         self.register_buffer("latents_std", torch.tensor(std, dtype=torch.float32))
         self._encoder_caches = _causal_convolutions(self.model.encoder)
         self._decoder_caches = _causal_convolutions(self.model.decoder)
+
+    def use_published_statistics(self, device: torch.device) -> None:
+        """Take the statistics of the architecture: `Wan2.2_VAE.pth` does not hold them."""
+        for name, values in zip(STATISTICS, (self.architecture.latents_mean, self.architecture.latents_std)):
+            setattr(self, name, torch.tensor(values, dtype=torch.float32, device=device))
 
     @property
     def compute_dtype(self) -> torch.dtype:

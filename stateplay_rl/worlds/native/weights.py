@@ -6,7 +6,6 @@ unexpected or wrongly shaped key is an error that names it.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores.atomic import write_bytes
 
-PICKLE_SUFFIXES = (".pth", ".pt")
+Shape = tuple[int, ...]
 
 NAMES_SHOWN = 5
 """Keys named in a message before it says "and N more"."""
@@ -49,31 +48,6 @@ def read_safetensors(paths: Sequence[Path]) -> dict[str, Tensor]:
     return tensors
 
 
-def read_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """Tensors of safetensors files, or of one torch pickle (`.pth`, `.pt`), which may hold tensors only.
-
-    Raises:
-        InputError: a file is missing, holds something else than tensors, or repeats a key.
-        CorruptionError: a file is not readable.
-    """
-    if len(paths) != 1 or paths[0].suffix not in PICKLE_SUFFIXES:
-        return read_safetensors(paths)
-    path = paths[0]
-    if not path.is_file():
-        raise InputError(f"weight file not found: {path}", "check the paths in the world file")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{path} holds more than tensors, so opening it could run code", "convert it to safetensors"
-        ) from error
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise CorruptionError(f"{path} is not a readable torch file ({error})", "fetch the file again") from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise InputError(f"{path} is not a plain dictionary of tensors", "convert it to safetensors")
-    return state
-
-
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write tensors atomically; the bytes depend on names, values and metadata only.
 
@@ -97,12 +71,31 @@ def load_exactly(module: nn.Module, weights: Mapping[str, Tensor], source: str, 
         InputError: naming the missing, unexpected or wrongly shaped keys.
     """
     own = module.state_dict()
-    missing = sorted(set(own) - set(weights) - set(optional))
-    unexpected = sorted(set(weights) - set(own))
+    require_equal_keys(
+        {name: tuple(value.shape) for name, value in own.items()},
+        {name: tuple(value.shape) for name, value in weights.items()},
+        source,
+        optional,
+    )
+    with torch.no_grad():
+        for name, value in weights.items():
+            own[name].copy_(value.reshape(own[name].shape))
+
+
+def require_equal_keys(
+    own: Mapping[str, Shape], given: Mapping[str, Shape], source: str, optional: Iterable[str] = ()
+) -> None:
+    """Compare names and shapes; a single number may be stored as [] or as [1].
+
+    Raises:
+        InputError: naming the missing, unexpected or wrongly shaped keys.
+    """
+    missing = sorted(set(own) - set(given) - set(optional))
+    unexpected = sorted(set(given) - set(own))
     shapes = sorted(
-        f"{name} {list(weights[name].shape)} instead of {list(own[name].shape)}"
-        for name in set(own) & set(weights)
-        if own[name].shape != weights[name].shape
+        f"{name} {list(given[name])} instead of {list(own[name])}"
+        for name in set(own) & set(given)
+        if not same_shape(own[name], given[name])
     )
     problems = [
         f"{len(names)} {kind}: {_some(names)}"
@@ -114,9 +107,11 @@ def load_exactly(module: nn.Module, weights: Mapping[str, Tensor], source: str, 
             f"{source} does not fit the model; keys " + "; ".join(problems),
             "compare file and preset with: sprl audit-ckpt FILE --world WORLD",
         )
-    with torch.no_grad():
-        for name, value in weights.items():
-            own[name].copy_(value)
+
+
+def same_shape(one: Shape, other: Shape) -> bool:
+    """Equal, or a single number on both sides: the coupling gate is [1] here and may be [] in a checkpoint."""
+    return one == other or {one, other} == {(), (1,)}
 
 
 def _some(names: Sequence[str]) -> str:

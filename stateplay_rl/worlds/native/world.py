@@ -7,13 +7,14 @@ L text tokens, D text width, M state tokens per slot.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stateplay_rl.errors import InputError, UsageError
+from stateplay_rl.errors import UsageError
 from stateplay_rl.worlds.base import (
     ConditionBatch,
     ConditionInputs,
@@ -24,8 +25,10 @@ from stateplay_rl.worlds.base import (
     StateSequence,
     WorldOutput,
     WorldSpec,
+    check_inputs,
 )
 from stateplay_rl.worlds.native import coupling_lora
+from stateplay_rl.worlds.native.keymap import TrainingLayout
 from stateplay_rl.worlds.native.modes import trained_groups
 from stateplay_rl.worlds.native.policy_weights import overlay_weights, prepare_lora, trained_weights
 from stateplay_rl.worlds.native.text import TextEncoder
@@ -41,12 +44,13 @@ TIMESTEPS = 1000.0
 
 @dataclass(frozen=True)
 class NativeModules:
-    """The four networks of a native world, loaded and on one device."""
+    """The four networks of a native world, loaded and on one device, and how its checkpoint spells the first."""
 
     transformer: LatentStateTransformer
     tokenizer: TransitionTokenizer
     vae: VideoVae
     text: TextEncoder
+    layout: TrainingLayout = field(default_factory=TrainingLayout)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class NativeWorld:
         self.spec = spec
         self.sha256 = hashes.world_sha256
         self.encoder_sha256 = hashes.encoder_sha256
+        self.facts: Mapping[str, Any] = {"backend": "native"}
         self.device = device
         self.compute_dtype = compute_dtype
         self.transformer = modules.transformer.eval().requires_grad_(False)
@@ -101,6 +106,8 @@ class NativeWorld:
         self._tokenizer = modules.tokenizer.eval().requires_grad_(False)
         self._vae = modules.vae
         self._text = modules.text
+        self._layout = modules.layout
+        self.modules = modules
         self._mode: ParameterMode | None = None
         self._use_bank(PolicyBank({}))
 
@@ -112,11 +119,8 @@ class NativeWorld:
         Raises:
             InputError: unequal f, or a first frame or action table of another size (naming the condition).
         """
-        if not inputs:
-            raise InputError("no conditions to encode", "give at least one")
+        check_inputs(self.spec, inputs)
         slots = inputs[0].latent_frames
-        for item in inputs:
-            self._check_inputs(item, slots)
         frames_B1hwC = np.stack([item.first_frame_hwc[None] for item in inputs])
         bins = np.stack([bin_actions(item.held_actions_RK, slots) for item in inputs])
         return ConditionBatch(
@@ -218,7 +222,7 @@ class NativeWorld:
         if self._mode is None:
             raise UsageError("no parameter mode is set, so there is no policy to export", "call set_mode first")
         with self._bank.use(policy):
-            return trained_weights(self.transformer, self._bank.names)
+            return trained_weights(self.transformer, self._bank.names, self._layout)
 
     def apply_policy(self, weights: Mapping[str, Tensor], source: str) -> None:
         """Overlay an exported policy on the base weights; before `set_mode`, whose reference it becomes.
@@ -233,29 +237,9 @@ class NativeWorld:
         """
         if self._mode is not None:
             raise UsageError("a policy must be applied before the parameter mode is set", "load the world again")
-        overlay_weights(self.transformer, weights, source)
+        overlay_weights(self.transformer, weights, source, self._layout)
 
     # -- helpers -------------------------------------------------------------------------------------
-
-    def _check_inputs(self, item: ConditionInputs, slots: int) -> None:
-        expected = (self.spec.frame_height, self.spec.frame_width, 3)
-        if item.first_frame_hwc.shape != expected or item.first_frame_hwc.dtype != np.uint8:
-            raise InputError(
-                f"condition {item.condition_id}: first frame is {item.first_frame_hwc.dtype} "
-                f"{list(item.first_frame_hwc.shape)}, world {self.spec.name} needs uint8 {list(expected)}",
-                "build the conditions for this world's size",
-            )
-        if item.held_actions_RK.ndim != 2 or item.held_actions_RK.shape[1] != self.spec.buttons:
-            raise InputError(
-                f"condition {item.condition_id}: actions of shape {list(item.held_actions_RK.shape)}, "
-                f"expected [rows, {self.spec.buttons}]",
-                "build the conditions again",
-            )
-        if item.latent_frames != slots:
-            raise InputError(
-                f"condition {item.condition_id} has {item.latent_frames} latent slots, the first one {slots}",
-                "encode conditions of equal length together",
-            )
 
     def _refuse_late_mode(self, mode: ParameterMode) -> None:
         if self._mode is None:

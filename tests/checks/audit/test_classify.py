@@ -10,6 +10,7 @@ import pytest
 from stateplay_rl.checks.audit import classify as kinds
 from stateplay_rl.checks.audit.expected import COMPONENTS, expected_tensors
 from stateplay_rl.checks.audit.headers import TensorFacts, read_header
+from stateplay_rl.worlds.native.prefixes import PREFIXES, strip_name
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 NAME = "blocks.0.self_attn.q.weight"
@@ -19,14 +20,14 @@ def facts(*names: str) -> list[TensorFacts]:
     return [TensorFacts(name, "F32", (1,), Path("x")) for name in names]
 
 
-@pytest.mark.parametrize("pair", list(itertools.permutations(kinds.PREFIXES, 2)))
+@pytest.mark.parametrize("pair", list(itertools.permutations(PREFIXES, 2)))
 def test_any_two_prefixes_in_any_order(pair: tuple[str, str]) -> None:
-    assert kinds.strip_name("".join(pair) + NAME) == (NAME, "".join(pair))
+    assert strip_name("".join(pair) + NAME) == (NAME, "".join(pair))
 
 
 def test_deep_and_repeated_nesting() -> None:
     prefix = "_orig_mod.module." * 3 + "base_model.model.pipe.dit."
-    assert kinds.strip_name(prefix + NAME) == (NAME, prefix)
+    assert strip_name(prefix + NAME) == (NAME, prefix)
 
 
 def test_wrappers_around_single_blocks() -> None:
@@ -51,8 +52,8 @@ def test_two_names_that_become_one_are_a_collision() -> None:
 
 
 def test_a_name_is_never_stripped_to_nothing() -> None:
-    assert kinds.strip_name("module.")[0] == "module."
-    assert kinds.strip_name("model.model.")[0] == "model."
+    assert strip_name("module.")[0] == "module."
+    assert strip_name("model.model.")[0] == "model."
 
 
 @pytest.mark.parametrize(

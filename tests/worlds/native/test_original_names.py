@@ -18,7 +18,8 @@ from stateplay_rl.worlds.native.original_names import (
 )
 from stateplay_rl.worlds.native.text import TextArchitecture, build_text_model, encode_tokens
 from stateplay_rl.worlds.native.vae import VaeArchitecture, VideoVae
-from stateplay_rl.worlds.native.weights import load_exactly, read_weights
+from stateplay_rl.worlds.native.weight_files import list_tensors, stream
+from stateplay_rl.worlds.native.weights import load_exactly
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -84,7 +85,7 @@ def test_the_pickled_original_loads_as_the_safetensors_does(tmp_path: Path) -> N
     weights = load_file(GOLDEN / "vae_weights.safetensors")
     torch.save(weights, tmp_path / "Wan2.2_VAE.pth")
     video = load_file(GOLDEN / "vae_io.safetensors")["video"]
-    left, right = golden_vae(weights), golden_vae(read_weights([tmp_path / "Wan2.2_VAE.pth"]))
+    left, right = golden_vae(weights), golden_vae(dict(stream(tmp_path / "Wan2.2_VAE.pth", weights)))
     with torch.no_grad():
         assert torch.equal(left.moments(video), right.moments(video))
 
@@ -92,10 +93,10 @@ def test_the_pickled_original_loads_as_the_safetensors_does(tmp_path: Path) -> N
 def test_a_pickle_with_code_in_it_is_refused(tmp_path: Path) -> None:
     torch.save({"weight": Path("/")}, tmp_path / "bad.pth")
     with pytest.raises(InputError, match=r"bad\.pth"):
-        read_weights([tmp_path / "bad.pth"])
+        list_tensors([tmp_path / "bad.pth"])
     torch.save([torch.zeros(1)], tmp_path / "list.pth")
-    with pytest.raises(InputError, match="not a plain dictionary of tensors"):
-        read_weights([tmp_path / "list.pth"])
+    with pytest.raises(InputError, match="not a dictionary of tensors"):
+        list_tensors([tmp_path / "list.pth"])
 
 
 def test_unknown_keys_are_named() -> None:

@@ -1,0 +1,5 @@
+"""Noise schedule of the stand-in checkout."""
+
+from .flow_match import FlowMatchScheduler
+
+__all__ = ["FlowMatchScheduler"]
