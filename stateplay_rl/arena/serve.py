@@ -1,4 +1,6 @@
-"""The referee as an OpenAI-compatible server on the loopback interface: ``python -m stateplay_rl.arena.serve --port 0``.
+"""The referee as an OpenAI-compatible server on the loopback interface.
+
+    python -m stateplay_rl.arena.serve --port 0
 
 It receives the very request that an API judge would get, finds the candidates in the pictures and answers in the
 judge's JSON. Noise, position bias, refusals, timeouts, broken and malformed answers come on demand. When it is ready
@@ -128,9 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             outcome = self._answer(body, sha256, arrival, fault)
         finally:
             seconds = round(time.monotonic() - started, 4)
-            self.server.log.write(
-                event="ended", body_sha256=sha256, arrival=arrival, outcome=outcome, seconds=seconds
-            )
+            self.server.log.write(event="ended", body_sha256=sha256, arrival=arrival, outcome=outcome, seconds=seconds)
 
     def _answer(self, body: bytes, sha256: str, arrival: int, fault: Fault) -> str:
         """Answer with or without the fault; returns the outcome for the log."""
@@ -156,7 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
             else ({"role": "assistant", "content": good_content(scores)}, "stop")
         )
         model = self.server.model or request.model
-        completion = _completion(request, message, finish, f"other-{model}" if fault == "wrong_model" else model, sha256)
+        completion = _completion(
+            request, message, finish, f"other-{model}" if fault == "wrong_model" else model, sha256
+        )
         if fault == "reset":
             self._send_half(completion)
             return "reset"
@@ -251,9 +253,21 @@ def main(
 ) -> None:
     """Serve the referee as an OpenAI-compatible judge on the loopback interface."""
     plan = FaultPlan(
-        seed=seed, rate_limit=rate_limit, error=error, timeout=timeout, reset=reset, malformed=malformed,
-        wrong_model=wrong_model, retry_after=retry_after, hang=hang, delay=delay, noise=noise,
-        request_noise=request_noise, position_bias=parse_bias(position_bias), low=low, high=high,
+        seed=seed,
+        rate_limit=rate_limit,
+        error=error,
+        timeout=timeout,
+        reset=reset,
+        malformed=malformed,
+        wrong_model=wrong_model,
+        retry_after=retry_after,
+        hang=hang,
+        delay=delay,
+        noise=noise,
+        request_noise=request_noise,
+        position_bias=parse_bias(position_bias),
+        low=low,
+        high=high,
     )
     server = JudgeServer(port, plan, model, log)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())

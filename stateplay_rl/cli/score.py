@@ -28,8 +28,9 @@ def command(
     out: OutOption,
     judge: Annotated[
         str | None,
-        typer.Option(help="openai (any compatible endpoint), referee (arena), replay, mix, or a plug-in "
-        "package.module:Class."),
+        typer.Option(
+            help="openai (any compatible endpoint), referee (arena), replay, mix, or a plug-in package.module:Class."
+        ),
     ] = None,
     scores: Annotated[
         Path | None, typer.Option(help="For the judge replay: the scores/ directory that answers.")
@@ -57,7 +58,8 @@ def command(
         bool, typer.Option("--dry-run", help="Build all requests, write one as an HTML page, send nothing.")
     ] = False,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Test the judge: repeats, orders, planted candidates; no scores are written.")
+        bool,
+        typer.Option("--probe", help="Test the judge: repeats, orders, planted candidates; no scores are written."),
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N groups, by group id.")] = None,
     config: ConfigOption = None,

@@ -38,7 +38,9 @@ def show_scores(summary: ScoreSummary) -> None:
         table.add_row("", Text(f"{reason}: {count}"))
     if summary.in_doubt:
         table.add_row("in doubt", f"{summary.in_doubt} (listed in verdicts.jsonl; they may have been paid)")
-        table.add_row("", Text(f"to send them again: the same command with --resume --resend-in-doubt, --out {summary.out}"))
+        table.add_row(
+            "", Text(f"to send them again: the same command with --resume --resend-in-doubt, --out {summary.out}")
+        )
     console = Console(highlight=False)
     console.print(table)
     if summary.requests is not None and summary.requests["attempts"]:
@@ -47,13 +49,25 @@ def show_scores(summary: ScoreSummary) -> None:
 
 def _costs(requests: dict[str, Any]) -> Table:
     table = Table(
-        "requests of these groups", "attempts", "groups", "input tokens", "output tokens", "cost", "median s", box=None,
+        "requests of these groups",
+        "attempts",
+        "groups",
+        "input tokens",
+        "output tokens",
+        "cost",
+        "median s",
+        box=None,
         padding=(0, 2, 0, 0),
     )
     for row in requests["rows"]:
         table.add_row(
-            Text(row["outcome"]), str(row["attempts"]), str(row["groups"]), f"{row['input_tokens']:,}",
-            f"{row['output_tokens']:,}", _cost(row["cost"]), "-" if row["seconds"] is None else f"{row['seconds']:.2f}",
+            Text(row["outcome"]),
+            str(row["attempts"]),
+            str(row["groups"]),
+            f"{row['input_tokens']:,}",
+            f"{row['output_tokens']:,}",
+            _cost(row["cost"]),
+            "-" if row["seconds"] is None else f"{row['seconds']:.2f}",
         )
     billed = f"{requests['billed']} billed or in doubt"
     table.add_row("[bold]all[/]", f"[bold]{requests['attempts']}[/]", "", billed, "", _cost(requests["cost"]), "")

@@ -39,7 +39,8 @@ class SingleJudgeConfig(FrozenConfig):
     model: str = Field(DEFAULT_MODEL, min_length=1, max_length=200, description="`openai`: the model asked for")
     base_url: BaseUrl = Field(DEFAULT_BASE_URL, description="`openai`: endpoint, up to and with /v1")
     api_key_env: KeyVariable = Field(
-        DEFAULT_KEY_VARIABLE, description="`openai`: environment variable that holds the key; none is needed on loopback"
+        DEFAULT_KEY_VARIABLE,
+        description="`openai`: environment variable that holds the key; none is needed on loopback",
     )
     api: ApiConfig = ApiConfig()
     protocol: ProtocolConfig = ProtocolConfig()

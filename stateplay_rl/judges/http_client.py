@@ -179,8 +179,8 @@ class ChatClient:
         return HttpResult("in_doubt", f"no_complete_answer: {detail}", status)
 
 
-class _GaveUp(Exception):  # noqa: N818 - private: an answer too long or too late
-    pass
+class _GaveUp(Exception):
+    """An answer that is too long or too late."""
 
 
 def _check(deadline: float) -> None:

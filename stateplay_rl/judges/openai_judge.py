@@ -41,10 +41,8 @@ class OpenAIJudge(RemoteJudge):
         self.protocol = JudgingProtocol(spec.protocol)
         self.fields = request_fields(spec)
         self.judge_id = f"openai:{spec.model}"
-        self.protocol_sha256 = sha256_json({**self.protocol.facts, "request": self.fields.values})
-        self.workers = spec.requests.in_flight + spec.requests.builders + round(
-            _MORE_WORKERS * spec.requests.in_flight
-        )
+        self.protocol_sha256 = self._hash(self.protocol)
+        self.workers = spec.requests.in_flight + spec.requests.builders + round(_MORE_WORKERS * spec.requests.in_flight)
         self.finish_seconds = spec.requests.finish_seconds
         self._resend = resend_in_doubt
         self._builders = threading.BoundedSemaphore(spec.requests.builders)
@@ -69,11 +67,15 @@ class OpenAIJudge(RemoteJudge):
         """
         count = group.record.candidates
         order = shuffled_order(group.record.group_id, count, self.protocol.config.shuffle_seed)
-        return self._judge(group, order, SCORE, 0)
+        return self._judge(group, order, SCORE, 0, self.protocol)
 
-    def score_again(self, group: StoredGroup, repeat: int) -> GroupVerdict:
+    def score_again(self, group: StoredGroup, repeat: int, *, other_prompt: bool = False) -> GroupVerdict:
         """Without a shuffle: the probe sets the order itself."""
-        return self._judge(group, range(group.record.candidates), PROBE, repeat)
+        protocol = self.protocol
+        if other_prompt:
+            flipped = {"include_prompt": not protocol.config.include_prompt}
+            protocol = JudgingProtocol(protocol.config.model_copy(update=flipped))
+        return self._judge(group, range(group.record.candidates), PROBE, repeat, protocol)
 
     def preview(self, group: StoredGroup, keep_image: KeepImage) -> Payload:
         """The very request that `score_group` would send."""
@@ -81,20 +83,23 @@ class OpenAIJudge(RemoteJudge):
         order = shuffled_order(group.record.group_id, count, self.protocol.config.shuffle_seed)
         return build_payload(group, self.protocol, self.fields, order, keep_image)
 
-    def _judge(self, group: StoredGroup, order: Sequence[int], purpose: str, repeat: int) -> GroupVerdict:
+    def _hash(self, protocol: JudgingProtocol) -> str:
+        return sha256_json({**protocol.facts, "request": self.fields.values})
+
+    def _judge(
+        self, group: StoredGroup, order: Sequence[int], purpose: str, repeat: int, protocol: JudgingProtocol
+    ) -> GroupVerdict:
         store, _, asker = self._open()
         try:
             with self._builders:
-                payload = build_payload(
-                    group, self.protocol, self.fields, order, store.keep_image, repeat=repeat
-                )
+                payload = build_payload(group, protocol, self.fields, order, store.keep_image, repeat=repeat)
         except UnfitGroupError as error:
             return failed(group.record.candidates, error.what)
         intent = Intent(
             key=payload.key,
             group_id=group.record.group_id,
             judge_id=self.judge_id,
-            protocol_sha256=self.protocol_sha256,
+            protocol_sha256=self._hash(protocol),
             model=self.spec.model,
             base_url=self.spec.base_url,
             images=tuple(image.sha256 for image in payload.images),

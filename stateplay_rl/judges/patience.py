@@ -24,7 +24,9 @@ def wait_seconds(tries: int, asked: float | None, limits: RequestsConfig, draw: 
     """
     if asked is not None:
         return asked + draw() * min(limits.backoff_first_seconds, 0.1 * asked + 0.05)
-    longest = min(limits.backoff_most_seconds, limits.backoff_first_seconds * 2 ** min(tries - 1, _LARGEST_POWER))
+    longest: float = min(
+        limits.backoff_most_seconds, limits.backoff_first_seconds * 2 ** min(tries - 1, _LARGEST_POWER)
+    )
     return longest * (0.5 + 0.5 * draw())
 
 

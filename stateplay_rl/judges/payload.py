@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.errors import InputError
 from stateplay_rl.judges.action_table import table_text, windows_of
-from stateplay_rl.judges.frames import Jpeg, frame_indices, jpeg_of, jpegs_of, read_picture
+from stateplay_rl.judges.frames import Jpeg, frame_indices, jpeg_of, read_picture
 from stateplay_rl.judges.protocol import JudgingProtocol, labels_for
 from stateplay_rl.stores.atomic import canonical_json, sha256_bytes, sha256_json
 from stateplay_rl.stores.groups import StoredGroup
-from stateplay_rl.stores.video import decode_mp4
+from stateplay_rl.stores.video import decode_frames
 
 KeepImage = Callable[[bytes], str]
 """Stores a JPEG and returns its sha256."""
@@ -193,13 +193,8 @@ class _Builder:
         return parts
 
     def _video(self, name: str, path: Path) -> list[Part]:
-        video_NhwC = decode_mp4(path)
-        if len(video_NhwC) != self._record.frames:
-            raise CorruptionError(
-                f"{path} has {len(video_NhwC)} frames, group.json says {self._record.frames}",
-                "restore the group's folder from a copy, or roll the condition out again",
-            )
-        jpegs = jpegs_of(video_NhwC, self._indices, self._config.longest_side, self._config.jpeg_quality)
+        shown_NhwC = decode_frames(path, self._indices, self._record.frames)
+        jpegs = [jpeg_of(frame, self._config.longest_side, self._config.jpeg_quality) for frame in shown_NhwC]
         parts: list[Part] = []
         for number, (index, jpeg) in enumerate(zip(self._indices, jpegs, strict=True), 1):
             seconds = index / self._record.fps

@@ -34,8 +34,14 @@ class RemoteJudge(ABC):
         """
 
     @abstractmethod
-    def score_again(self, group: StoredGroup, repeat: int) -> GroupVerdict:
-        """Judge candidates in the group's own order, the `repeat`-th time: for the probe."""
+    def score_again(self, group: StoredGroup, repeat: int, *, other_prompt: bool = False) -> GroupVerdict:
+        """For the probe: candidates in the group's own order, the `repeat`-th time.
+
+        Args:
+            group: the group.
+            repeat: number of times that the very same was asked before.
+            other_prompt: show the text about the opponent when it is hidden, and the other way round.
+        """
 
     @abstractmethod
     def stop(self) -> None:

@@ -33,9 +33,7 @@ def requests_folder(spec: SingleJudgeConfig, out: Path) -> Path:
     return top / layout.REQUESTS_FOLDER
 
 
-def make_judge(
-    spec: JudgeConfig, *, world: str, out: Path | None = None, resend_in_doubt: bool = False
-) -> Judge:
+def make_judge(spec: JudgeConfig, *, world: str, out: Path | None = None, resend_in_doubt: bool = False) -> Judge:
     """The judge that `spec` describes.
 
     Args:
@@ -50,8 +48,7 @@ def make_judge(
     """
     if spec.name == "mix":
         parts = {
-            name: MixPart(_single(part, world, out, resend_in_doubt), part.weight)
-            for name, part in spec.parts.items()
+            name: MixPart(_single(part, world, out, resend_in_doubt), part.weight) for name, part in spec.parts.items()
         }
         return MixJudge(parts)
     return _single(spec, world, out, resend_in_doubt)

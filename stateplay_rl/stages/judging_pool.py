@@ -21,9 +21,7 @@ _POLL_SECONDS = 0.2
 _NOTE_SECONDS = 5.0
 
 
-def lines_in_order(
-    judge: Judge, group_ids: Sequence[str], make_line: MakeLine, progress: Progress
-) -> Iterator[Line]:
+def lines_in_order(judge: Judge, group_ids: Sequence[str], make_line: MakeLine, progress: Progress) -> Iterator[Line]:
     """Verdict lines of the groups, in their order.
 
     On an error, or Ctrl-C, nothing more is sent; what is in flight is finished, or, after a while or a second Ctrl-C,
@@ -152,6 +150,7 @@ class _Pool:
                 self._running -= 1
                 if line is not None:
                     self._lines[position] = line
-                elif self._error is None or (isinstance(self._error, StoppedError) and error is not None):
+                elif self._error is None or isinstance(self._error, StoppedError):
+                    # That a group was stopped says nothing about why.
                     self._error = error
                 self._changed.notify_all()

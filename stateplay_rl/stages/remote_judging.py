@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -45,7 +46,9 @@ class Estimate:
             else f"no price for {judge.spec.model} in judge.requests.prices"
         )
         return (
-            f"{judge.judge_id} at {judge.spec.base_url}: at most {self.groups} requests (groups paid before are free), "
+            f"{judge.judge_id} at {judge.spec.base_url}: {self.groups} groups, one request each (one more "
+            f"where an answer cannot be read, none where it was paid before), "
+            f"
             f"{self.images} pictures and {self.image_bytes / 1e6:.1f} MB each, "
             f"{self.groups * self.image_bytes / 1e9:.2f} GB kept in {judge.store_folder}, "
             f"about {self.input_tokens:,} input tokens each; {cost}"
@@ -107,3 +110,25 @@ def protocol_facts(judge: Judge, out: Path) -> dict[str, Any]:
         }
         for remote in openai_judges(judge)
     }
+
+
+def probe_warnings(judge: Judge, minimum: float) -> list[str]:
+    """What a command that trusts this judge should say first; empty when its probe was good.
+
+    Args:
+        judge: the judge.
+        minimum: smallest signal-to-noise number that is trusted.
+    """
+    warnings = []
+    for remote in openai_judges(judge):
+        file = remote.store_folder / layout.probe_file(remote.protocol_sha256)
+        if not file.is_file():
+            warnings.append(f"{remote.judge_id} was never probed with this protocol: `sprl score GROUPS --probe`")
+            continue
+        found = json.loads(file.read_bytes())
+        ratio = found.get("signal_to_noise")
+        weak = not found.get("enough") or (ratio is not None and ratio < minimum)
+        if weak:
+            number = "no signal" if ratio is None else f"signal to noise {ratio:.2f}"
+            warnings.append(f"{remote.judge_id} was probed on {found.get('utc')}: {number}, less than {minimum:g}")
+    return warnings

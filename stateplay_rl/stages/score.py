@@ -106,7 +106,9 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
         ) as output,
     ):
         if output.already_sealed:
-            return _summary(output.path, judge.judge_id, _verdict_lines(output.path), _sealed_requests(output.path), True)
+            return _summary(
+                output.path, judge.judge_id, _verdict_lines(output.path), _sealed_requests(output.path), True
+            )
         return _score_and_seal(output, source, judge, config, inputs)
 
 

@@ -106,7 +106,9 @@ def _build_all(
             tokens += payload.estimated_input_tokens()
             if shown is None:
                 shown = group_id
-                output.write_text(layout.PREVIEW, preview_html(payload, _facts(group_id, payload, judge), pictures.__getitem__))
+                output.write_text(
+                    layout.PREVIEW, preview_html(payload, _facts(group_id, payload, judge), pictures.__getitem__)
+                )
                 output.write_bytes(BODY, body_bytes(payload, pictures.__getitem__))
     if shown is None:
         reasons = ", ".join(f"{code}: {count}" for code, count in unfit.items())

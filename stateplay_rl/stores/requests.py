@@ -23,11 +23,12 @@ from typing import Any, Literal
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores import atomic, layout
 from stateplay_rl.stores.commit_queue import CommitQueue
-from stateplay_rl.stores.manifest import utc_now
 from stateplay_rl.stores.lock import DirectoryLock
+from stateplay_rl.stores.manifest import utc_now
 from stateplay_rl.stores.sqlite import connect, sqlite_errors
 
 STORE_VERSION = 1
+_IMAGE_LOCKS = 64
 AttemptState = Literal["sent", "answered", "rejected", "in_doubt"]
 KILLED = "no outcome was recorded: the process that sent it died"
 _HINT = "restore it from a copy; deleting the store means paying again"
@@ -173,7 +174,7 @@ class RequestStore:
         except BaseException:
             self.close()
             raise
-        self._images = threading.Lock()
+        self._image_locks = tuple(threading.Lock() for _ in range(_IMAGE_LOCKS))
         self._known_images: set[str] = set()
 
     def attempts(self, key: str) -> tuple[Attempt, ...]:
@@ -209,14 +210,13 @@ class RequestStore:
     def keep_image(self, jpeg: bytes) -> str:
         """Store a picture under its hash, once; returns the hash. It is on the disk afterwards."""
         sha256 = atomic.sha256_bytes(jpeg)
-        with self._images:
-            if sha256 in self._known_images:
-                return sha256
-        path = self.image_file(sha256)
-        if not path.is_file() or path.stat().st_size != len(jpeg):
-            atomic.write_bytes(path, jpeg)
-        with self._images:
-            self._known_images.add(sha256)
+        # Two threads with one picture would write one temporary file; those with others must not wait.
+        with self._image_locks[int(sha256[:2], 16) % _IMAGE_LOCKS]:
+            if sha256 not in self._known_images:
+                path = self.image_file(sha256)
+                if not path.is_file() or path.stat().st_size != len(jpeg):
+                    atomic.write_bytes(path, jpeg)
+                self._known_images.add(sha256)
         return sha256
 
     def image_file(self, sha256: str) -> Path:
