@@ -48,7 +48,6 @@ class Estimate:
         return (
             f"{judge.judge_id} at {judge.spec.base_url}: {self.groups} groups, one request each (one more "
             f"where an answer cannot be read, none where it was paid before), "
-            f"
             f"{self.images} pictures and {self.image_bytes / 1e6:.1f} MB each, "
             f"{self.groups * self.image_bytes / 1e9:.2f} GB kept in {judge.store_folder}, "
             f"about {self.input_tokens:,} input tokens each; {cost}"
