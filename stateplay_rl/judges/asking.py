@@ -107,7 +107,7 @@ class Asker:
             return Asked("failed", reason, request_id)
         doubts = [attempt for attempt in known if attempt.state == "in_doubt"]
         if doubts and not self._rules.resend_in_doubt:
-            return Asked("in_doubt", f"in_doubt: {doubts[-1].reason}", doubts[-1].request_id)
+            return Asked("in_doubt", doubts[-1].reason, doubts[-1].request_id)
         return None
 
     def _send_until_settled(self, payload: Payload, intent: Intent, known: Sequence[Attempt]) -> Asked:
@@ -117,7 +117,7 @@ class Asker:
         while True:
             request_id, result, reason, answer, completion = self._attempt(body, payload, intent)
             if result.kind == "in_doubt":
-                return Asked("in_doubt", f"in_doubt: {result.reason}", request_id, paid=paid + 1)
+                return Asked("in_doubt", result.reason, request_id, paid=paid + 1)
             if result.kind == "answered":
                 paid += 1
                 self._patience.answered()

@@ -118,7 +118,7 @@ class OpenAIJudge(RemoteJudge):
         """Mark what is in flight as in doubt."""
         if self._opened is None:
             return ()
-        return self._opened[0].mark_open_as_in_doubt("interrupted before the answer was complete")
+        return self._opened[0].mark_open_as_in_doubt("interrupted: before the answer was complete")
 
     def close(self) -> None:
         """Close store and connections; the next group opens them again."""

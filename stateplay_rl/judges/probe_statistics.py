@@ -96,7 +96,7 @@ def analyse(showings: Sequence[Showing]) -> ProbeResult:
     by_group = {g: [s for s in complete if s.group_id == g] for g in groups}
     repeats = [_scores(by_group[g], "repeat") for g in groups]
     within, between = _noise([rows for rows in repeats if len(rows) > 1])
-    position = _position([_square(by_group[g]) for g in groups])
+    position = _position([_square(by_group[g]) for g in groups], within)
     signal = _signal(by_group, position, within)
     noise = within.value if within is not None else None
     gap = _duplicate_gap(complete)
@@ -154,8 +154,8 @@ def _noise(groups: Sequence[Sequence[Sequence[float]]]) -> tuple[Estimate | None
     return within, between
 
 
-def _position(squares: Sequence[Sequence[Sequence[float]]]) -> tuple[Estimate, ...]:
-    """Effect of each place, from groups whose rotations are all there; intervals over groups."""
+def _position(squares: Sequence[Sequence[Sequence[float]]], within: Estimate | None) -> tuple[Estimate, ...]:
+    """Effect of each place, from groups whose rotations are all there; 95 % intervals for all places together."""
     whole = [square for square in squares if square]
     if not whole:
         return ()
@@ -163,7 +163,10 @@ def _position(squares: Sequence[Sequence[Sequence[float]]]) -> tuple[Estimate, .
     for square in whole:
         places = [fmean(row[p] for row in square) for p in range(len(square))]
         effects.append([place - fmean(places) for place in places])
-    return tuple(_mean_interval([effect[p] for effect in effects]) for p in range(len(effects[0])))
+    width = len(effects[0])
+    # An effect of one group is a mean of K scores minus the mean of K * K.
+    least = 0.0 if within is None else within.value**2 * (1 - 1 / width) / width
+    return tuple(_mean_interval([effect[p] for effect in effects], least, width) for p in range(width))
 
 
 def _signal(
@@ -226,18 +229,24 @@ def _prompt(by_group: Mapping[str, Sequence[Showing]]) -> tuple[float | None, fl
     return (fmean(shifts), changed / pairs) if pairs else (None, None)
 
 
-def _mean_interval(values: Sequence[float]) -> Estimate:
-    """Mean with its t interval."""
+def _mean_interval(values: Sequence[float], least_variance: float, intervals: int) -> Estimate:
+    """Mean with its t interval.
+
+    Args:
+        values: independent ones.
+        least_variance: what is known of their variance: few groups may agree by luck.
+        intervals: how many are given together; each is widened, so that all of them hold with 95 %.
+    """
     mean = fmean(values)
     if len(values) < 2:
         return Estimate(mean, None, None)
-    half = _t_quantile(len(values) - 1) * math.sqrt(variance(values) / len(values))
+    spread = math.sqrt(max(variance(values), least_variance) / len(values))
+    half = _t_quantile(len(values) - 1, NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / (2 * intervals))) * spread
     return Estimate(mean, mean - half, mean + half)
 
 
-def _t_quantile(df: int) -> float:
-    """Two-sided 95 % quantile of Student's t, by Cornish and Fisher's expansion (within 0.5 % from 4 degrees on)."""
-    z = _Z
+def _t_quantile(df: int, z: float) -> float:
+    """Quantile of Student's t where the normal one is `z`, by Cornish and Fisher (within 1 % from 5 degrees on)."""
     first = (z**3 + z) / (4 * df)
     second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)

@@ -146,11 +146,14 @@ class _Pool:
                 line = self._make_line(self._ids[position])
             except BaseException as found:  # noqa: BLE001 - raised again in the main thread
                 error = found
-            with self._changed:
-                self._running -= 1
-                if line is not None:
-                    self._lines[position] = line
-                elif self._error is None or isinstance(self._error, StoppedError):
-                    # That a group was stopped says nothing about why.
-                    self._error = error
-                self._changed.notify_all()
+            self._finished(position, line, error)
+
+    def _finished(self, position: int, line: Line | None, error: BaseException | None) -> None:
+        with self._changed:
+            self._running -= 1
+            if line is not None:
+                self._lines[position] = line
+            elif self._error is None or isinstance(self._error, StoppedError):
+                # That a group was stopped says nothing about why.
+                self._error = error
+            self._changed.notify_all()

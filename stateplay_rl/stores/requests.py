@@ -30,7 +30,7 @@ from stateplay_rl.stores.sqlite import connect, sqlite_errors
 STORE_VERSION = 1
 _IMAGE_LOCKS = 64
 AttemptState = Literal["sent", "answered", "rejected", "in_doubt"]
-KILLED = "no outcome was recorded: the process that sent it died"
+KILLED = "killed: no outcome was recorded, the process that sent it died"
 _HINT = "restore it from a copy; deleting the store means paying again"
 
 _TABLES = """
