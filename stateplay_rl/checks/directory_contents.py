@@ -21,6 +21,7 @@ from stateplay_rl.checks.directory_facts import (
     inputs_record,
     rehash_groups,
 )
+from stateplay_rl.checks.directory_requests import check_requests
 from stateplay_rl.checks.lines import NotChecked, require
 from stateplay_rl.errors import SprlError
 from stateplay_rl.stores import layout
@@ -158,7 +159,7 @@ _BY_SCHEMA: Mapping[str, Sequence[tuple[str, Callable[[Facts], str], str | None]
     "conditions": (("conditions", check_conditions, layout.MANIFEST),),
     "groups": (("groups", check_groups, None), ("index", check_group_index, layout.GROUPS)),
     "segment": (("groups", check_groups, None), ("scores", check_scores, layout.SCORES)),
-    "scores": (("scores", check_scores, layout.SCORES),),
+    "scores": (("scores", check_scores, layout.SCORES), ("requests", check_requests, layout.SCORES)),
     "run": (
         ("ledger", directory_runs.check_ledger, layout.LEDGER),
         ("policies", directory_runs.check_policies, None),

@@ -131,6 +131,7 @@ def _write(output: OutputDirectory, summary: ProbeSummary, showings: Sequence[Sh
     value = {
         "judge_id": judge.judge_id,
         "protocol_sha256": judge.protocol_sha256,
+        "verdict": "passed" if summary.enough else "failed",
         "enough": summary.enough,
         "summary": [f"{name}: {text}" for name, text in summary.lines],
         **summary.result.to_json(),
