@@ -12,7 +12,8 @@ from stateplay_rl.checks.lines import NotChecked
 from stateplay_rl.errors import CheckError, CorruptionError
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file
-from stateplay_rl.stores.requests import Attempt, read_attempts, read_raw
+from stateplay_rl.stores.attempts import Attempt
+from stateplay_rl.stores.requests import read_attempts, read_raw
 from stateplay_rl.stores.scores import ScoreTable
 
 

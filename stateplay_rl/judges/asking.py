@@ -6,27 +6,29 @@ crash in between the attempt is *in doubt*: listed, priced as paid, and never se
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stateplay_rl.config.judging import PriceConfig, RequestsConfig
-from stateplay_rl.errors import OutsideError, UnparsedAnswer
+from stateplay_rl.errors import OutsideError
+from stateplay_rl.judges.answers import read_answer, usage_of
 from stateplay_rl.judges.budget import Budget, price_of
 from stateplay_rl.judges.http_client import ChatClient, HttpResult
-from stateplay_rl.judges.parsing import ParsedAnswer, parse_answer_with_field
+from stateplay_rl.judges.parsing import ParsedAnswer
 from stateplay_rl.judges.patience import Patience
 from stateplay_rl.judges.payload import Payload
 from stateplay_rl.judges.remote import StoppedError
 from stateplay_rl.judges.request_body import RequestBody
-from stateplay_rl.stores.requests import Attempt, AttemptEnd, Intent, RequestStore
+from stateplay_rl.stores.attempts import Attempt, AttemptEnd, Intent
+from stateplay_rl.stores.requests import RequestStore
 
 MOST_ANSWERS = 2
 """A failed answer is asked once more, then the group has failed."""
+_OTHERS_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,23 @@ class Asked:
     answer: ParsedAnswer | None = None
     completion: Mapping[str, Any] | None = None
     paid: int = 0
+
+
+@dataclass
+class _Progress:
+    """How far one call has come.
+
+    Args:
+        answers_before: complete answers of the endpoint before it.
+        tries: refused attempts of this call.
+        paid: attempts of this call that were or may have been billed.
+        own: ids of this call's attempts.
+    """
+
+    answers_before: int
+    tries: int = 0
+    paid: int = 0
+    own: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -89,11 +108,31 @@ class Asker:
             OutsideError: the endpoint is down for too long, or refuses the key or the model.
         """
         with self._alone(payload.key):
-            known = self._store.attempts(payload.key)
-            asked = self._from_store(payload, known)
-            return self._send_until_settled(payload, intent, known) if asked is None else asked
+            state = _Progress(self._patience.answers)
+            body = RequestBody(payload, lambda sha256: self._store.image_file(sha256).read_bytes())
+            while True:
+                known = self._wait_for_others(payload.key)
+                asked = self._from_store(payload, known, state)
+                if asked is None:
+                    asked = self._try(body, payload, intent, len(known), state)
+                if asked is not None:
+                    return asked
 
-    def _from_store(self, payload: Payload, known: Sequence[Attempt]) -> Asked | None:
+    def _wait_for_others(self, key: str) -> tuple[Attempt, ...]:
+        """All attempts, once no other process is at this very request; one that does not end counts as in doubt."""
+        deadline = time.monotonic() + 2 * self._limits.request_seconds
+        while True:
+            known = self._store.attempts(key)
+            if not any(attempt.state == "sent" for attempt in known):
+                return known
+            if not any(self._store.is_being_sent(attempt) for attempt in known):
+                self._store.find_orphans()
+            elif time.monotonic() > deadline:
+                return known
+            elif self._stop.wait(_OTHERS_POLL_SECONDS):
+                raise StoppedError("stopped while another process asked the same", "run again with --resume")
+
+    def _from_store(self, payload: Payload, known: Sequence[Attempt], state: _Progress) -> Asked | None:
         """What the store can say; None when the request has to be sent."""
         answered = [attempt for attempt in known if attempt.state == "answered"]
         reason, request_id = "", None
@@ -102,65 +141,70 @@ class Asker:
             completion, answer, reason = read_answer(text, payload, self._rules.model)
             request_id = attempt.request_id
             if answer is not None:
-                return Asked("scored", None, request_id, answer, completion)
+                return Asked("scored", None, request_id, answer, completion, state.paid)
         if len(answered) >= MOST_ANSWERS:
-            return Asked("failed", reason, request_id)
-        doubts = [attempt for attempt in known if attempt.state == "in_doubt"]
-        if doubts and not self._rules.resend_in_doubt:
-            return Asked("in_doubt", doubts[-1].reason, doubts[-1].request_id)
+            return Asked("failed", reason, request_id, paid=state.paid)
+        doubts = [attempt for attempt in known if attempt.state in ("in_doubt", "sent")]
+        # What this very call has put in doubt is not sent again even when old doubts are.
+        if doubts and (not self._rules.resend_in_doubt or doubts[-1].request_id in state.own):
+            last = doubts[-1]
+            return Asked("in_doubt", last.reason or "elsewhere: another process is at it", last.request_id)
         return None
 
-    def _send_until_settled(self, payload: Payload, intent: Intent, known: Sequence[Attempt]) -> Asked:
-        body = RequestBody(payload, lambda sha256: self._store.image_file(sha256).read_bytes())
-        unread = sum(attempt.state == "answered" for attempt in known)
-        tries, answers_before, paid = 0, self._patience.answers, 0
-        while True:
-            request_id, result, reason, answer, completion = self._attempt(body, payload, intent)
-            if result.kind == "in_doubt":
-                return Asked("in_doubt", result.reason, request_id, paid=paid + 1)
+    def _try(self, body: RequestBody, payload: Payload, intent: Intent, known: int, state: _Progress) -> Asked | None:
+        """One attempt; None when the store, or another attempt, has to decide."""
+        result = self._attempt(body, payload, intent, known, state)
+        if result is None:
+            return None
+        if result.kind != "rejected":
+            state.paid += 1
             if result.kind == "answered":
-                paid += 1
                 self._patience.answered()
-                if answer is not None:
-                    return Asked("scored", None, request_id, answer, completion, paid)
-                unread += 1
-                if unread >= MOST_ANSWERS:
-                    return Asked("failed", reason, request_id, paid=paid)
-                continue
-            tries += 1
-            others_answered = self._patience.answers > answers_before
-            self._raise_when_for_all(result)
-            if not result.retryable or (tries >= self._limits.tries_per_group and others_answered):
-                return Asked("failed", result.reason, request_id, paid=paid)
-            self._patience.refused(result.reason)
-            if self._stop.wait(self._patience.wait(tries, result.retry_after_seconds)):
-                raise StoppedError(f"stopped while group {intent.group_id} waited to be asked again", "use --resume")
+            return None
+        state.tries += 1
+        self._raise_when_for_all(result)
+        others_answered = self._patience.answers > state.answers_before
+        if not result.retryable or (state.tries >= self._limits.tries_per_group and others_answered):
+            return Asked("failed", result.reason, state.own[-1], paid=state.paid)
+        self._patience.refused(result.reason)
+        if self._stop.wait(self._patience.wait(state.tries, result.retry_after_seconds)):
+            raise StoppedError(f"stopped while group {intent.group_id} waited to be asked again", "use --resume")
+        return None
 
     def _attempt(
-        self, body: RequestBody, payload: Payload, intent: Intent
-    ) -> tuple[str, HttpResult, str, ParsedAnswer | None, Mapping[str, Any]]:
-        """One attempt, recorded before and after."""
+        self, body: RequestBody, payload: Payload, intent: Intent, known: int, state: _Progress
+    ) -> HttpResult | None:
+        """One attempt, recorded before and after; None when another process was faster."""
         most = price_of(self._rules.price, intent.estimated_input_tokens, self._rules.most_output_tokens)
         with self._slot():
             held = self.budget.reserve(most)
-            request_id = self._store.begin(intent)
+            request_id = self._store.begin(intent, known)
+            if request_id is None:
+                self.budget.settle(held, 0.0, billed=False)
+                return None
+            state.own.append(request_id)
             body.started = False
             started = time.monotonic()
             result = self._client.send(body)
             seconds = time.monotonic() - started
+        end = self._end(result, payload, most, seconds)
+        raw = self._raw(request_id, payload, intent, result) if result.kind == "answered" else None
+        self._store.end(request_id, end, raw)
+        self.budget.settle(held, end.cost, billed=result.kind != "rejected")
+        return result
+
+    def _end(self, result: HttpResult, payload: Payload, most: float | None, seconds: float) -> AttemptEnd:
+        """How an attempt ended: what could not be counted is priced as the most that it may have cost."""
         completion: Mapping[str, Any] = {}
-        answer, reason, raw = None, result.reason, None
-        cost: float | None = 0.0
+        reason, cost = result.reason, 0.0 if result.kind == "rejected" else most
         usage: tuple[int | None, int | None] = (None, None)
         if result.kind == "answered":
-            completion, answer, reason = read_answer(result.text, payload, self._rules.model)
-            usage = _usage(completion)
-            cost = price_of(self._rules.price, *usage)
-            cost = most if cost is None else cost
-            raw = self._raw(request_id, payload, intent, result)
-        elif result.kind == "in_doubt":
-            cost = most
-        end = AttemptEnd(
+            completion, _, reason = read_answer(result.text, payload, self._rules.model)
+            usage = usage_of(completion)
+            counted = price_of(self._rules.price, *usage)
+            cost = most if counted is None else counted
+        model = completion.get("model")
+        return AttemptEnd(
             state=result.kind,
             reason=reason or None,
             http_status=result.status,
@@ -168,11 +212,8 @@ class Asker:
             input_tokens=usage[0],
             output_tokens=usage[1],
             cost=cost,
-            answered_model=str(completion["model"]) if isinstance(completion.get("model"), str) else None,
+            answered_model=model if isinstance(model, str) else None,
         )
-        self._store.end(request_id, end, raw)
-        self.budget.settle(held, cost, billed=result.kind != "rejected")
-        return request_id, result, reason, answer, completion
 
     def _raw(self, request_id: str, payload: Payload, intent: Intent, result: HttpResult) -> dict[str, Any]:
         return {
@@ -215,41 +256,3 @@ class Asker:
             lock = self._keys.setdefault(key, threading.Lock())
         with lock:
             yield
-
-
-def read_answer(text: str, payload: Payload, model: str) -> tuple[Mapping[str, Any], ParsedAnswer | None, str]:
-    """A stored or received answer: the completion, its scores or None, and the reason code without scores."""
-    completion, choice = _choice(text)
-    flat = {
-        "message": choice.get("message"),
-        "finish_reason": choice.get("finish_reason"),
-        "model": completion.get("model"),
-    }
-    try:
-        if not choice:
-            raise UnparsedAnswer("no_json", "the answer is no chat completion")
-        return completion, parse_answer_with_field(flat, labels=payload.labels, requested_model=model), ""
-    except UnparsedAnswer as error:
-        return completion, None, f"{error.reason}: {error.detail}" if error.detail else error.reason
-
-
-def _choice(text: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The completion and its first choice; empty where there is none."""
-    try:
-        completion = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}, {}
-    if not isinstance(completion, dict):
-        return {}, {}
-    choices = completion.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return completion, {}
-    return completion, choices[0]
-
-
-def _usage(completion: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    usage = completion.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    first, second = (n if isinstance(n, int) and not isinstance(n, bool) and n >= 0 else None for n in counts)
-    return first, second

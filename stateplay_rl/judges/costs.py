@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from stateplay_rl.stores.requests import Attempt
+from stateplay_rl.stores.attempts import Attempt
 
 
 @dataclass(frozen=True)

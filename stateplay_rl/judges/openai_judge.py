@@ -16,8 +16,9 @@ from stateplay_rl.judges.payload import KeepImage, Payload, RequestFields, Unfit
 from stateplay_rl.judges.protocol import JudgingProtocol, shuffled_order
 from stateplay_rl.judges.remote import RemoteJudge
 from stateplay_rl.stores.atomic import sha256_json
+from stateplay_rl.stores.attempts import Intent
 from stateplay_rl.stores.groups import StoredGroup
-from stateplay_rl.stores.requests import Intent, RequestStore
+from stateplay_rl.stores.requests import RequestStore
 
 SCORE, PROBE = "score", "probe"
 _MORE_WORKERS = 0.5

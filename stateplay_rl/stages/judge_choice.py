@@ -21,15 +21,16 @@ ARENA = "arena"
 _OTHERS = "use --judge openai, --judge referee (arena), --judge replay with --scores DIR, or a plug-in"
 
 
-def requests_folder(spec: SingleJudgeConfig, out: Path) -> Path:
+def requests_folder(spec: SingleJudgeConfig, out: Path | None) -> Path:
     """Where a command that writes `out` keeps its paid requests: one store per run root.
 
-    The configured folder, else `requests` below RL_RUN_ROOT, else `requests` beside the output.
+    The configured folder, else `requests` below RL_RUN_ROOT, else beside the output (or here, without one).
     """
     if spec.requests.folder is not None:
         return resolve_out(spec.requests.folder)
     root = os.environ.get("RL_RUN_ROOT", "")
-    top = Path(root).expanduser().absolute() if root else Path(os.path.realpath(out)).parent
+    beside = Path.cwd() if out is None else Path(os.path.realpath(out)).parent
+    top = Path(root).expanduser().absolute() if root else beside
     return top / layout.REQUESTS_FOLDER
 
 
@@ -61,7 +62,7 @@ def _single(spec: SingleJudgeConfig, world: str, out: Path | None, resend_in_dou
         assert spec.scores is not None, "validated by the schema"
         return ReplayJudge(spec.scores)
     if spec.name == "openai":
-        return OpenAIJudge(spec, requests_folder(spec, out or Path()), resend_in_doubt=resend_in_doubt)
+        return OpenAIJudge(spec, requests_folder(spec, out), resend_in_doubt=resend_in_doubt)
     if spec.name == "student":
         raise UsageError(
             "the judge `student` is not part of this version: it comes with `sprl train-rm`",

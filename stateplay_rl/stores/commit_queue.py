@@ -19,6 +19,7 @@ from stateplay_rl.stores.sqlite import connect, transaction
 Change = Callable[[sqlite3.Connection], Any]
 Result = TypeVar("Result")
 _MOST_AT_ONCE = 256
+_BUSY_MILLISECONDS = 60_000
 
 
 class CommitQueue:
@@ -63,6 +64,8 @@ class CommitQueue:
     def _work(self, opened: Future[None]) -> None:
         try:
             database = connect(self._path, read_only=False)
+            # Other processes commit too, each for a moment.
+            database.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             opened.set_exception(error)
             return

@@ -65,6 +65,7 @@ REQUESTS = "requests.sqlite"
 REQUEST_IMAGES_FOLDER = "images"
 REQUEST_RAW_FOLDER = "raw"
 PROBES_FOLDER = "probes"
+SESSIONS_FOLDER = "sessions"  # who uses the store right now
 PROBE = "probe.json"
 PREVIEW = "preview.html"
 DRY_RUN = "dry_run.json"

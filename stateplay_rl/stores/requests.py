@@ -6,7 +6,8 @@ One attempt is a row. It begins as `sent`, committed before the first byte leave
 * `rejected`: certainly neither answered nor billed (no connection, 408, 409, 429, 4xx, 5xx);
 * `in_doubt`: bytes left and no complete answer came. It may have been billed, and is priced as if.
 
-A row that is still `sent` when the store is opened belongs to a process that died: it becomes `in_doubt`.
+Several processes may use one store at a time: the ranks of a training run, or `score` beside one. Each holds a
+session; a row that is still `sent` although its session is dead becomes `in_doubt`.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores import atomic, layout
+from stateplay_rl.stores.attempts import Attempt, AttemptEnd, Intent, request_id_of
 from stateplay_rl.stores.commit_queue import CommitQueue
-from stateplay_rl.stores.lock import DirectoryLock
 from stateplay_rl.stores.manifest import utc_now
+from stateplay_rl.stores.session import Session
 from stateplay_rl.stores.sqlite import connect, sqlite_errors
 
 STORE_VERSION = 1
 _IMAGE_LOCKS = 64
-AttemptState = Literal["sent", "answered", "rejected", "in_doubt"]
 KILLED = "killed: no outcome was recorded, the process that sent it died"
 _HINT = "restore it from a copy; deleting the store means paying again"
 
@@ -47,6 +48,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     images TEXT NOT NULL,
     purpose TEXT NOT NULL,
     estimated_input_tokens INTEGER NOT NULL,
+    session TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('sent', 'answered', 'rejected', 'in_doubt')),
     reason TEXT,
     http_status INTEGER,
@@ -63,74 +65,6 @@ CREATE INDEX IF NOT EXISTS attempts_of_group ON attempts (group_id);
 """
 
 
-@dataclass(frozen=True)
-class Intent:
-    """What is about to be sent.
-
-    Args:
-        key: content hash of the request: equal requests are paid once.
-        images: sha256 of each picture, in the order of the request.
-        purpose: `score` or `probe`.
-        estimated_input_tokens: for the price of an attempt that stays in doubt.
-    """
-
-    key: str
-    group_id: str
-    judge_id: str
-    protocol_sha256: str
-    model: str
-    base_url: str
-    images: tuple[str, ...]
-    purpose: str
-    estimated_input_tokens: int
-
-
-@dataclass(frozen=True)
-class AttemptEnd:
-    """How an attempt ended.
-
-    Args:
-        reason: why there are no scores: a parser's code, an HTTP status, what broke the connection.
-        cost: in the price table's currency; None without a price, 0 when certainly not billed.
-    """
-
-    state: AttemptState
-    reason: str | None = None
-    http_status: int | None = None
-    latency_seconds: float | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cost: float | None = None
-    answered_model: str | None = None
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One row of the store."""
-
-    request_id: str
-    key: str
-    attempt: int
-    group_id: str
-    judge_id: str
-    protocol_sha256: str
-    model: str
-    base_url: str
-    images: tuple[str, ...]
-    purpose: str
-    estimated_input_tokens: int
-    state: AttemptState
-    reason: str | None
-    http_status: int | None
-    sent_utc: str
-    ended_utc: str | None
-    latency_seconds: float | None
-    input_tokens: int | None
-    output_tokens: int | None
-    cost: float | None
-    answered_model: str | None
-
-
 _COLUMNS = tuple(field.name for field in fields(Attempt))
 
 
@@ -139,19 +73,13 @@ def _attempt(row: sqlite3.Row | Sequence[Any]) -> Attempt:
     return Attempt(**{**values, "images": tuple(json.loads(values["images"]))})
 
 
-def request_id_of(key: str, attempt: int) -> str:
-    """Name of an attempt: its key and its number, counted from 1."""
-    return f"{key[:32]}-{attempt}"
-
-
 class RequestStore:
-    """The store of one run root, under its lock: one process writes, any number of its threads.
+    """The store of one run root, for any number of threads and processes.
 
     Args:
         folder: ``requests/``; made when it does not exist.
 
     Raises:
-        OutputError: another process uses it.
         CorruptionError, InputError: damaged, or of a newer version.
         OutsideError: disk full or read-only.
     """
@@ -161,16 +89,16 @@ class RequestStore:
         with atomic.disk_errors(folder):
             for name in (layout.REQUEST_IMAGES_FOLDER, layout.REQUEST_RAW_FOLDER):
                 (folder / name).mkdir(parents=True, exist_ok=True)
-        self._lock = DirectoryLock(folder).acquire()
+        self._session = Session(folder)
         try:
             self._queue = CommitQueue(folder / layout.REQUESTS)
         except BaseException:
-            self._lock.release()
+            self._session.end()
             raise
         try:
             self._queue.run(_prepare)
-            self.left_in_doubt: tuple[str, ...] = self._queue.run(_mark_orphans)
-            """Attempts of a process that died, found and marked just now."""
+            self.left_in_doubt: tuple[str, ...] = self._queue.run(self._mark_orphans)
+            """Attempts of processes that died, found and marked just now."""
         except BaseException:
             self.close()
             raise
@@ -181,9 +109,21 @@ class RequestStore:
         """All attempts at one request, in order."""
         return self._queue.run(lambda database: _select(database, "WHERE key = ? ORDER BY attempt", (key,)))
 
-    def begin(self, intent: Intent) -> str:
-        """Record that a request is about to be sent; returns the attempt's id once that is on the disk."""
-        return self._queue.run(lambda database: _insert(database, intent))
+    def begin(self, intent: Intent, known: int) -> str | None:
+        """Record that a request is about to be sent; returns the attempt's id once that is on the disk.
+
+        Args:
+            intent: what will be sent.
+            known: attempts at this request that the caller has seen and decided upon.
+
+        Returns:
+            None when another process has made an attempt meanwhile: look again before anything is sent.
+        """
+        return self._queue.run(lambda database: _insert(database, intent, known, self._session.name))
+
+    def is_being_sent(self, attempt: Attempt) -> bool:
+        """Whether an open attempt belongs to a process that still runs."""
+        return attempt.state == "sent" and self._session.is_alive(attempt.session)
 
     def end(self, request_id: str, end: AttemptEnd, raw: Mapping[str, Any] | None = None) -> None:
         """Record how an attempt ended; the raw answer is on the disk before the row says `answered`."""
@@ -192,8 +132,17 @@ class RequestStore:
         self._queue.run(lambda database: _update(database, request_id, end))
 
     def mark_open_as_in_doubt(self, reason: str) -> tuple[str, ...]:
-        """Give up on all attempts that are still `sent`; returns their ids."""
-        return self._queue.run(lambda database: _mark(database, reason))
+        """Give up on all attempts of this store that are still `sent`; returns their ids."""
+        return self._queue.run(lambda database: _mark(database, reason, self._session.name))
+
+    def find_orphans(self) -> None:
+        """Mark what processes that have died since left behind."""
+        self._queue.run(self._mark_orphans)
+
+    def _mark_orphans(self, database: sqlite3.Connection) -> tuple[str, ...]:
+        rows = database.execute("SELECT DISTINCT session FROM attempts WHERE state = 'sent'").fetchall()
+        dead = [str(row[0]) for row in rows if not self._session.is_alive(str(row[0]))]
+        return tuple(request_id for session in dead for request_id in _mark(database, KILLED, session))
 
     def raw_file(self, request_id: str) -> Path:
         """Where an attempt's request and raw answer lie."""
@@ -224,9 +173,9 @@ class RequestStore:
         return self.folder / layout.request_image_file(sha256)
 
     def close(self) -> None:
-        """Close the database and give up the lock; a second call does nothing."""
+        """Close the database and end the session; a second call does nothing."""
         self._queue.close()
-        self._lock.release()
+        self._session.end()
 
     def __enter__(self) -> RequestStore:
         return self
@@ -285,15 +234,11 @@ def _prepare(database: sqlite3.Connection) -> None:
         raise CorruptionError(f"the request store is damaged: {check}", _HINT)
 
 
-def _mark_orphans(database: sqlite3.Connection) -> tuple[str, ...]:
-    return _mark(database, KILLED)
-
-
-def _mark(database: sqlite3.Connection, reason: str) -> tuple[str, ...]:
-    rows = database.execute("SELECT request_id FROM attempts WHERE state = 'sent' ORDER BY rowid").fetchall()
-    database.execute(
-        "UPDATE attempts SET state = 'in_doubt', reason = ?, ended_utc = ? WHERE state = 'sent'", (reason, utc_now())
-    )
+def _mark(database: sqlite3.Connection, reason: str, session: str) -> tuple[str, ...]:
+    where = "WHERE state = 'sent' AND session = ?"
+    rows = database.execute(f"SELECT request_id FROM attempts {where} ORDER BY rowid", (session,)).fetchall()
+    values = (reason, utc_now(), session)
+    database.execute(f"UPDATE attempts SET state = 'in_doubt', reason = ?, ended_utc = ? {where}", values)
     return tuple(str(row[0]) for row in rows)
 
 
@@ -302,10 +247,13 @@ def _select(database: sqlite3.Connection, where: str, values: tuple[Any, ...]) -
     return tuple(_attempt(row) for row in rows)
 
 
-def _insert(database: sqlite3.Connection, intent: Intent) -> str:
-    query = "SELECT coalesce(max(attempt), 0) + 1 FROM attempts WHERE key = ?"
-    number = int(database.execute(query, (intent.key,)).fetchone()[0])
+def _insert(database: sqlite3.Connection, intent: Intent, known: int, session: str) -> str | None:
+    query = "SELECT coalesce(max(attempt), 0) FROM attempts WHERE key = ?"
+    number = 1 + int(database.execute(query, (intent.key,)).fetchone()[0])
+    if number != known + 1:
+        return None
     row = asdict(intent) | {
+        "session": session,
         "images": json.dumps(list(intent.images)),
         "request_id": request_id_of(intent.key, number),
         "attempt": number,
