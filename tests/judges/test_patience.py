@@ -1,0 +1,54 @@
+"""Waits between tries, and the end of patience."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateplay_rl.config.judging import RequestsConfig
+from stateplay_rl.errors import OutsideError
+from stateplay_rl.judges.patience import Patience, wait_seconds
+
+LIMITS = RequestsConfig(backoff_first_seconds=1, backoff_most_seconds=60)
+
+
+@given(tries=st.integers(1, 10_000), draw=st.floats(0, 1, exclude_max=True))
+def test_waits_double_up_to_the_longest(tries: int, draw: float) -> None:
+    wait = wait_seconds(tries, None, LIMITS, lambda: draw)
+    full = min(60.0, 2.0 ** min(tries - 1, 10))
+    assert full / 2 <= wait <= full
+
+
+@given(asked=st.floats(0, 1e5), tries=st.integers(1, 50), draw=st.floats(0, 1, exclude_max=True))
+def test_what_the_server_asks_is_never_cut_short(asked: float, tries: int, draw: float) -> None:
+    assert asked <= wait_seconds(tries, asked, LIMITS, lambda: draw) <= asked + 1.0
+
+
+def test_an_endpoint_that_never_answered_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    patience = Patience(LIMITS)
+    patience.refused("http_503")
+    now[0] += LIMITS.first_answer_seconds - 1
+    patience.refused("http_503")
+    now[0] += 2
+    with pytest.raises(OutsideError, match="not answered once.*http_503"):
+        patience.refused("http_503")
+
+
+def test_an_outage_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    patience = Patience(LIMITS)
+    patience.answered()
+    for _ in range(24 * 60):
+        patience.refused("http_503")
+        now[0] += 60
+    patience.answered()
+    patience.refused("http_503")
+    now[0] += LIMITS.outage_seconds + 1
+    with pytest.raises(OutsideError, match="stopped answering"):
+        patience.refused("http_503")
