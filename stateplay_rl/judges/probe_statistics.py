@@ -16,6 +16,7 @@ from typing import Any
 from stateplay_rl.judges.probe_plan import BROKEN, Source, Variant
 
 _CONFIDENCE = 0.95
+_ROUNDING = 1e-18
 _Z = NormalDist().inv_cdf(0.5 + _CONFIDENCE / 2)
 
 
@@ -146,6 +147,8 @@ def _noise(groups: Sequence[Sequence[Sequence[float]]]) -> tuple[Estimate | None
         row_df += r - 1
     if not residual_df or not row_df:
         return None, None
+    # What is left of equal scores is rounding.
+    residual = residual if residual / residual_df > _ROUNDING else 0.0
     square = residual / residual_df
     low, high = _chi_square_ends(residual_df)
     within = Estimate(math.sqrt(square), math.sqrt(residual / high), math.sqrt(residual / low))

@@ -101,14 +101,20 @@ def test_no_address() -> None:
 
 
 HALF = answer("200 OK", GOOD[: len(GOOD) // 2], length=len(GOOD))
+
+
+def half_then_reset(connection: socket.socket, request: bytes) -> None:
+    connection.sendall(HALF)
+    time.sleep(0.1)
+    reset(connection)
+
+
 BROKEN: dict[str, Behaviour] = {
     "reads and never answers": lambda connection, request: time.sleep(3),
     "reads and closes": lambda connection, request: connection.close(),
     "reads and resets": lambda connection, request: reset(connection),
     "half a body, then close": send(HALF),
-    "half a body, then reset": lambda connection, request: (connection.sendall(HALF), time.sleep(0.1), reset(connection))[
-        0
-    ],
+    "half a body, then reset": half_then_reset,
     "half a head": send(b"HTTP/1.1 200 OK\r\nContent-Le"),
     "not HTTP": send(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
     "half a chunk": send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nabc"),

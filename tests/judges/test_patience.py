@@ -35,7 +35,7 @@ def test_an_endpoint_that_never_answered_is_given_up_soon(monkeypatch: pytest.Mo
     now[0] += LIMITS.first_answer_seconds - 1
     patience.refused("http_503")
     now[0] += 2
-    with pytest.raises(OutsideError, match="not answered once.*http_503"):
+    with pytest.raises(OutsideError, match=r"not answered once.*http_503"):
         patience.refused("http_503")
 
 

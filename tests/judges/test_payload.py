@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_each_frame_stands_behind_its_label_and_time_under_the_right_candidate(t
     shades = {"Reference": 220, **{label: 40 * (k + 1) for label, k in zip("ABCD", ORDER, strict=True)}}
     indices = frame_indices(33, 24)
     seen: dict[str, int] = {}
-    for before, part in zip(parts, parts[1:], strict=False):
+    for before, part in pairwise(parts):
         if part["type"] != "image_url" or before["text"].startswith("First"):
             continue
         match = re.fullmatch(r"(?:Candidate )?(\w+), frame (\d+) of 24, time (\d+\.\d{3}) s:", before["text"])
