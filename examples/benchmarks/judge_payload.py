@@ -32,9 +32,7 @@ FRAMES = 97
 ANSWER = json.dumps(
     {
         "model": "gpt-6.1-sol",
-        "choices": [
-            {"message": {"content": '{"scores": {"A": 1, "B": 2, "C": 3, "D": 4}}'}, "finish_reason": "stop"}
-        ],
+        "choices": [{"message": {"content": '{"scores": {"A": 1, "B": 2, "C": 3, "D": 4}}'}, "finish_reason": "stop"}],
     }
 ).encode()
 
