@@ -21,7 +21,7 @@ from stateplay_rl.checks.directory_facts import (
     inputs_record,
     rehash_groups,
 )
-from stateplay_rl.checks.directory_requests import check_requests
+from stateplay_rl.checks.directory_requests import check_requests, has_paid_judge
 from stateplay_rl.checks.lines import NotChecked, require
 from stateplay_rl.errors import SprlError
 from stateplay_rl.stores import layout
@@ -46,6 +46,8 @@ def examine(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, partial(_absent, needs, facts.manifest is None))
         else:
             yield Finding(name, partial(function, facts))
+    if has_paid_judge(facts):
+        yield Finding("requests", partial(check_requests, facts))
 
 
 def _absent(name: str, unfinished: bool) -> str:
@@ -159,7 +161,7 @@ _BY_SCHEMA: Mapping[str, Sequence[tuple[str, Callable[[Facts], str], str | None]
     "conditions": (("conditions", check_conditions, layout.MANIFEST),),
     "groups": (("groups", check_groups, None), ("index", check_group_index, layout.GROUPS)),
     "segment": (("groups", check_groups, None), ("scores", check_scores, layout.SCORES)),
-    "scores": (("scores", check_scores, layout.SCORES), ("requests", check_requests, layout.SCORES)),
+    "scores": (("scores", check_scores, layout.SCORES),),
     "run": (
         ("ledger", directory_runs.check_ledger, layout.LEDGER),
         ("policies", directory_runs.check_policies, None),

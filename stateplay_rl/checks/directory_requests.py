@@ -17,12 +17,17 @@ from stateplay_rl.stores.requests import read_attempts, read_raw
 from stateplay_rl.stores.scores import ScoreTable
 
 
+def has_paid_judge(facts: Facts) -> bool:
+    """Whether a scores directory records a judge that pays for requests."""
+    return facts.schema == "scores" and facts.manifest is not None and bool(facts.manifest.extra.get("protocols"))
+
+
 def check_requests(facts: Facts) -> str:
     """Every scored group of a paid judge has its attempt, its raw answer and the pictures that were sent.
 
     Raises:
         CheckError: a link is broken.
-        NotChecked: no paid judge, or its request store is not here.
+        NotChecked: the request store is not here.
     """
     folders = _stores(facts)
     attempts: dict[str, tuple[Path, Attempt]] = {
@@ -50,9 +55,8 @@ def check_requests(facts: Facts) -> str:
 
 
 def _stores(facts: Facts) -> list[Path]:
-    protocols = facts.manifest.extra.get("protocols", {}) if facts.manifest is not None else {}
-    if not protocols:
-        raise NotChecked("no paid judge is recorded here")
+    assert facts.manifest is not None, "asked for directories with a paid judge only"
+    protocols = facts.manifest.extra["protocols"]
     found = sorted({Path(os.path.normpath(facts.path.absolute() / p["requests"])) for p in protocols.values()})
     searched = [place / layout.REQUESTS_FOLDER for place in facts.search]
     here = [folder for folder in found if (folder / layout.REQUESTS).is_file()]

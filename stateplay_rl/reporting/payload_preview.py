@@ -48,14 +48,13 @@ def preview_html(payload: Payload, facts: Sequence[tuple[str, str]], read_image:
 def _blocks(parts: Sequence[Part], read_image: Callable[[str], bytes]) -> Iterator[str]:
     """Texts, and frames of one video side by side."""
     frames: list[str] = []
-    caption: str | None = None
+    before = ""
     for number, part in enumerate(parts, 1):
         if isinstance(part, ImagePart):
-            frames.append(_figure(number, part, caption or "", read_image))
-            caption = None
+            frames.append(_figure(number, part, before, read_image))
             continue
+        before = part.text
         if _FRAME.search(part.text):
-            caption = part.text
             continue
         if frames:
             yield f'<div class="frames">{"".join(frames)}</div>'
@@ -73,6 +72,6 @@ def _figure(number: int, part: ImagePart, caption: str, read_image: Callable[[st
     data = base64.b64encode(read_image(part.sha256)).decode("ascii")
     note = f"part {number}, {part.width} x {part.height}, {part.size:,} bytes"
     return (
-        f'<figure><img alt="{escape(caption or note)}" src="data:image/jpeg;base64,{data}">'
+        f'<figure><img alt="{escape(caption)}" src="data:image/jpeg;base64,{data}">'
         f'<figcaption>{escape(caption)}<br><span class="number">{note}</span></figcaption></figure>'
     )

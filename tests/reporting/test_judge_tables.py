@@ -31,7 +31,7 @@ def tables(scored: Path, tmp_path: Path, *names: str) -> dict[str, list[Table]]:
     page = build_report([scored / name for name in names], tmp_path / "report", ReportConfig())
     return {
         source.name: [b for section in source.sections for b in section.blocks if isinstance(b, Table)]
-        for source in page.sources
+        for source in page.pages
     }
 
 
