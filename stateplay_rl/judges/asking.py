@@ -159,7 +159,9 @@ class Asker:
         if result.kind != "rejected":
             state.paid += 1
             if result.kind == "answered":
-                self._patience.answered()
+                self._patience.answered(read_answer(result.text, payload, self._rules.model)[2] or None)
+            else:
+                self._patience.doubtful(result.reason)
             return None
         state.tries += 1
         self._raise_when_for_all(result)

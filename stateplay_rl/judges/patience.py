@@ -38,14 +38,45 @@ class Patience:
         self._lock = threading.Lock()
         self._trouble_since: float | None = None
         self._random = random.Random()
+        self._doubts = self._unread = 0
         self.answers = 0
         """Complete answers so far."""
 
-    def answered(self) -> None:
-        """An answer came: the endpoint works."""
+    def answered(self, reason: str | None) -> None:
+        """An answer came: the endpoint works.
+
+        Args:
+            reason: why it cannot be read; None for a good one.
+
+        Raises:
+            OutsideError: too many in a row cannot be read, and each of them is paid.
+        """
         with self._lock:
             self.answers += 1
             self._trouble_since = None
+            self._doubts = 0
+            self._unread = self._unread + 1 if reason else 0
+            unread = self._unread
+        if unread > self._limits.unread_in_a_row:
+            raise OutsideError(
+                f"the last {unread} answers could not be read, the last one: {reason}",
+                "look at requests/raw/ and mend the cause before more is paid; then --resume",
+            )
+
+    def doubtful(self, reason: str) -> None:
+        """A request was taken and not answered.
+
+        Raises:
+            OutsideError: too many in a row, and each of them may be paid.
+        """
+        with self._lock:
+            self._doubts += 1
+            doubts = self._doubts
+        if doubts > self._limits.doubts_in_a_row:
+            raise OutsideError(
+                f"the endpoint took {doubts} requests in a row and answered none; last: {reason}",
+                "check the endpoint and judge.requests.read_seconds; they are in doubt, the rest can --resume",
+            )
 
     def refused(self, reason: str) -> None:
         """A try failed.

@@ -43,12 +43,34 @@ def test_an_outage_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     patience = Patience(LIMITS)
-    patience.answered()
+    patience.answered(None)
     for _ in range(24 * 60):
         patience.refused("http_503")
         now[0] += 60
-    patience.answered()
+    patience.answered(None)
     patience.refused("http_503")
     now[0] += LIMITS.outage_seconds + 1
     with pytest.raises(OutsideError, match="stopped answering"):
         patience.refused("http_503")
+
+
+def test_an_endpoint_that_takes_and_never_answers_is_not_paid_for_ever() -> None:
+    patience = Patience(RequestsConfig(doubts_in_a_row=3))
+    for _ in range(3):
+        patience.doubtful("ReadTimeout")
+    patience.answered("no_json")
+    for _ in range(3):
+        patience.doubtful("ReadTimeout")
+    with pytest.raises(OutsideError, match="4 requests in a row"):
+        patience.doubtful("ReadTimeout")
+
+
+def test_a_relay_that_swaps_the_model_is_not_paid_for_ever() -> None:
+    patience = Patience(RequestsConfig(unread_in_a_row=3))
+    for _ in range(3):
+        patience.answered("model_mismatch")
+    patience.answered(None)
+    for _ in range(3):
+        patience.answered("model_mismatch")
+    with pytest.raises(OutsideError, match="model_mismatch"):
+        patience.answered("model_mismatch")
