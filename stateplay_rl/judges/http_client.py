@@ -66,7 +66,7 @@ class ChatClient:
         limits: time limits.
 
     Raises:
-        UsageError: no key, and the endpoint is not on this machine.
+        UsageError: no key, and the endpoint is not on this machine; or one that no header can hold.
     """
 
     def __init__(self, base_url: str, api_key_env: str, limits: RequestsConfig) -> None:
@@ -80,6 +80,11 @@ class ChatClient:
             raise UsageError(
                 f"the environment variable {api_key_env} is not set, {host} needs a key",
                 f"export {api_key_env}=..., or name another variable with --api-key-env",
+            )
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise UsageError(
+                f"the value of the environment variable {api_key_env} cannot be a key: it holds odd characters",
+                "export it again, without quotes, spaces or line ends inside",
             )
         self._seen = threading.local()
         timeout = openai.Timeout(

@@ -167,6 +167,14 @@ def test_a_key_is_needed_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) ->
         ChatClient("https://api.example.org/v1", "TEST_JUDGE_KEY", LIMITS)
 
 
+@pytest.mark.parametrize("value", ["sk-\u00e9", "sk-a\nb", "sk-\x7f"])
+def test_a_key_with_odd_characters_is_refused_unseen(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_JUDGE_KEY", value)
+    with pytest.raises(UsageError, match="odd characters") as caught:
+        ChatClient("http://127.0.0.1:9/v1", "TEST_JUDGE_KEY", LIMITS)
+    assert value not in str(caught.value)
+
+
 NOW = 1_700_000_000.0
 
 
