@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
@@ -41,7 +42,7 @@ def preview_html(payload: Payload, facts: Sequence[tuple[str, str]], read_image:
         "<p>Nothing was sent. Below the line stands the whole message: every text in a grey box, every picture under "
         "the text that precedes it.</p>\n"
         f"<h2>Beside the request</h2><table>{rows}</table>\n"
-        f"<h2>Fields</h2><pre>{escape(str(fields))}</pre>\n<hr>\n<h2>Message</h2>\n{body}\n</body></html>\n"
+        f"<h2>Fields</h2><pre>{escape(json.dumps(fields, indent=2))}</pre>\n<hr>\n<h2>Message</h2>\n{body}\n</body></html>\n"
     )
 
 
