@@ -35,6 +35,7 @@ def preview_html(payload: Payload, facts: Sequence[tuple[str, str]], read_image:
     """
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
     fields = {name: value for name, value in payload.body.items() if name != "messages"}
+    told = escape(json.dumps(fields, indent=2))
     body = "\n".join(_blocks(payload.parts, read_image))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Judge request</title>'
@@ -42,7 +43,7 @@ def preview_html(payload: Payload, facts: Sequence[tuple[str, str]], read_image:
         "<p>Nothing was sent. Below the line stands the whole message: every text in a grey box, every picture under "
         "the text that precedes it.</p>\n"
         f"<h2>Beside the request</h2><table>{rows}</table>\n"
-        f"<h2>Fields</h2><pre>{escape(json.dumps(fields, indent=2))}</pre>\n<hr>\n<h2>Message</h2>\n{body}\n</body></html>\n"
+        f"<h2>Fields</h2><pre>{told}</pre>\n<hr>\n<h2>Message</h2>\n{body}\n</body></html>\n"
     )
 
 
