@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from stateplay_rl.judges.base import GroupVerdict, failed, scored
 from stateplay_rl.judges.http_client import ChatClient
 from stateplay_rl.judges.payload import KeepImage, Payload, RequestFields, UnfitGroupError, build_payload
 from stateplay_rl.judges.protocol import JudgingProtocol, shuffled_order
-from stateplay_rl.judges.remote import RemoteJudge
+from stateplay_rl.judges.remote import RemoteJudge, StoppedError
 from stateplay_rl.stores.atomic import sha256_json
 from stateplay_rl.stores.attempts import Intent
 from stateplay_rl.stores.groups import StoredGroup
@@ -23,6 +25,21 @@ from stateplay_rl.stores.requests import RequestStore
 SCORE, PROBE = "score", "probe"
 _MORE_WORKERS = 0.5
 """Groups beyond those in flight: being built, or waiting to be asked again."""
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What is open while groups are judged.
+
+    Args:
+        builders: few threads for all payloads. Each thread that decodes videos keeps tens of megabytes for its next
+            allocation; forty of them, one for each group at hand, kept a gigabyte.
+    """
+
+    store: RequestStore
+    client: ChatClient
+    asker: Asker
+    builders: ThreadPoolExecutor
 
 
 class OpenAIJudge(RemoteJudge):
@@ -46,9 +63,8 @@ class OpenAIJudge(RemoteJudge):
         self.workers = spec.requests.in_flight + spec.requests.builders + round(_MORE_WORKERS * spec.requests.in_flight)
         self.finish_seconds = spec.requests.finish_seconds
         self._resend = resend_in_doubt
-        self._builders = threading.BoundedSemaphore(spec.requests.builders)
         self._opening = threading.Lock()
-        self._opened: tuple[RequestStore, ChatClient, Asker] | None = None
+        self._opened: _Opened | None = None
         self._stopped = False
         self.left_in_doubt: tuple[str, ...] = ()
         """Attempts that a killed process left behind, found when the store was opened."""
@@ -90,12 +106,16 @@ class OpenAIJudge(RemoteJudge):
     def _judge(
         self, group: StoredGroup, order: Sequence[int], purpose: str, repeat: int, protocol: JudgingProtocol
     ) -> GroupVerdict:
-        store, _, asker = self._open()
+        opened = self._open()
+        building = opened.builders.submit(
+            build_payload, group, protocol, self.fields, order, opened.store.keep_image, repeat=repeat
+        )
         try:
-            with self._builders:
-                payload = build_payload(group, protocol, self.fields, order, store.keep_image, repeat=repeat)
+            payload = building.result()
         except UnfitGroupError as error:
             return failed(group.record.candidates, error.what)
+        except CancelledError as error:
+            raise StoppedError("stopped before the request was built", "run again with --resume") from error
         intent = Intent(
             key=payload.key,
             group_id=group.record.group_id,
@@ -107,30 +127,30 @@ class OpenAIJudge(RemoteJudge):
             purpose=purpose,
             estimated_input_tokens=payload.estimated_input_tokens(),
         )
-        return _verdict(asker.ask(payload, intent), payload)
+        return _verdict(opened.asker.ask(payload, intent), payload)
 
     def stop(self) -> None:
         """Send nothing more."""
         self._stopped = True
         if self._opened is not None:
-            self._opened[2].stop()
+            self._opened.asker.stop()
 
     def abandon(self) -> tuple[str, ...]:
         """Mark what is in flight as in doubt."""
         if self._opened is None:
             return ()
-        return self._opened[0].mark_open_as_in_doubt("interrupted: before the answer was complete")
+        return self._opened.store.mark_open_as_in_doubt("interrupted: before the answer was complete")
 
     def close(self) -> None:
         """Close store and connections; the next group opens them again."""
         with self._opening:
             if self._opened is not None:
-                store, client, _ = self._opened
-                self._opened = None
-                client.close()
-                store.close()
+                opened, self._opened = self._opened, None
+                opened.builders.shutdown(wait=False, cancel_futures=True)
+                opened.client.close()
+                opened.store.close()
 
-    def _open(self) -> tuple[RequestStore, ChatClient, Asker]:
+    def _open(self) -> _Opened:
         with self._opening:
             if self._opened is None:
                 client = ChatClient(self.spec.base_url, self.spec.api_key_env, self.limits)
@@ -146,7 +166,8 @@ class OpenAIJudge(RemoteJudge):
                 asker = Asker(store, client, self.limits, rules)
                 if self._stopped:
                     asker.stop()
-                self._opened = (store, client, asker)
+                builders = ThreadPoolExecutor(self.limits.builders, thread_name_prefix="payload")
+                self._opened = _Opened(store, client, asker, builders)
             return self._opened
 
 
