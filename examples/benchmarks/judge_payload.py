@@ -180,7 +180,7 @@ def worker(folder: Path, url: str, groups: int, in_flight: int) -> None:
     from stateplay_rl.config.score import SingleJudgeConfig
     from stateplay_rl.judges.openai_judge import OpenAIJudge
     from stateplay_rl.runtime import Progress
-    from stateplay_rl.stages.judging_pool import lines_in_order
+    from stateplay_rl.stages.judging_pool import judged_lines
     from stateplay_rl.stores.groups import GroupStore
 
     spec = SingleJudgeConfig(name="openai", base_url=url, requests=RequestsConfig(in_flight=in_flight))
@@ -188,7 +188,7 @@ def worker(folder: Path, url: str, groups: int, in_flight: int) -> None:
     group = GroupStore(folder).read("g0")
     with Progress("bench") as progress:
         names = [str(n) for n in range(1, groups + 1)]
-        for line in lines_in_order(
+        for line in judged_lines(
             judge, names, lambda name: {"status": judge.score_again(group, int(name)).status}, progress
         ):
             assert line["status"] == "scored", line

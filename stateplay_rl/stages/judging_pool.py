@@ -1,13 +1,14 @@
-"""Judge many groups at a time, with verdicts in the order of the groups and an orderly end.
+"""Judge many groups at a time, and end in an orderly way.
 
-A judge that computes here gets one group at a time. A remote judge gets as many as it wants; a verdict that comes
-early waits for those before it, which loses nothing: its answer is in the request store already.
+A judge that computes here gets one group at a time, in order. A remote judge gets as many as it wants, and lines come as
+they are finished: a line that waited for an earlier group would have to be found in the request store again after a kill.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,14 +22,14 @@ _POLL_SECONDS = 0.2
 _NOTE_SECONDS = 5.0
 
 
-def lines_in_order(judge: Judge, group_ids: Sequence[str], make_line: MakeLine, progress: Progress) -> Iterator[Line]:
-    """Verdict lines of the groups, in their order.
+def judged_lines(judge: Judge, group_ids: Sequence[str], make_line: MakeLine, progress: Progress) -> Iterator[Line]:
+    """Verdict lines of the groups, as they are finished.
 
     On an error, or Ctrl-C, nothing more is sent; what is in flight is finished, or, after a while or a second Ctrl-C,
     marked as in doubt. Lines that are whole by then are given out before the error is raised.
 
     Args:
-        judge: whose `workers` decide how many groups run at a time.
+        judge: whose `workers` decide how many groups run at a time; with one they come in order.
         group_ids: the groups.
         make_line: judges one group; called from several threads.
         progress: shows what is waited for at the end.
@@ -44,24 +45,24 @@ def lines_in_order(judge: Judge, group_ids: Sequence[str], make_line: MakeLine, 
         return
     pool = _Pool(judge, group_ids, make_line, min(workers, len(group_ids)), progress)
     pool.start()
-    position = 0
+    given = 0
     try:
-        while position < len(group_ids):
-            line = pool.wait_for(position)
+        while given < len(group_ids):
+            line = pool.next_line()
             if line is None:
                 break
             yield line
-            position += 1
+            given += 1
     except KeyboardInterrupt:
         pool.end(interrupted=True)
-        yield from pool.ready_from(position)
+        yield from pool.ready()
         raise
     except GeneratorExit:
         pool.end(interrupted=True)
         raise
-    if position < len(group_ids):
+    if given < len(group_ids):
         pool.end(interrupted=False)
-        yield from pool.ready_from(position)
+        yield from pool.ready()
         pool.raise_error()
 
 
@@ -74,7 +75,7 @@ class _Pool:
         self._judge, self._ids, self._make_line, self._progress = judge, group_ids, make_line, progress
         self._changed = threading.Condition()
         self._next = 0
-        self._lines: dict[int, Line] = {}
+        self._lines: deque[Line] = deque()
         self._error: BaseException | None = None
         self._running = 0
         self._closed = False
@@ -84,19 +85,18 @@ class _Pool:
         for thread in self._threads:
             thread.start()
 
-    def wait_for(self, position: int) -> Line | None:
-        """The line of one group; None when an error has ended the pool."""
+    def next_line(self) -> Line | None:
+        """The next finished line; None when an error has ended the pool."""
         with self._changed:
-            while position not in self._lines and self._error is None:
+            while not self._lines and self._error is None:
                 # A timed wait, so that Ctrl-C reaches the main thread on every platform.
                 self._changed.wait(_POLL_SECONDS)
-            return self._lines.pop(position, None)
+            return self._lines.popleft() if self._lines else None
 
-    def ready_from(self, position: int) -> Iterator[Line]:
-        """Lines that follow without a gap."""
-        while (line := self._lines.pop(position, None)) is not None:
-            yield line
-            position += 1
+    def ready(self) -> Iterator[Line]:
+        """Lines that are finished."""
+        while self._lines:
+            yield self._lines.popleft()
 
     def raise_error(self) -> None:
         assert self._error is not None, "the pool ended without an error"
@@ -146,13 +146,13 @@ class _Pool:
                 line = self._make_line(self._ids[position])
             except BaseException as found:  # noqa: BLE001 - raised again in the main thread
                 error = found
-            self._finished(position, line, error)
+            self._finished(line, error)
 
-    def _finished(self, position: int, line: Line | None, error: BaseException | None) -> None:
+    def _finished(self, line: Line | None, error: BaseException | None) -> None:
         with self._changed:
             self._running -= 1
             if line is not None:
-                self._lines[position] = line
+                self._lines.append(line)
             elif self._error is None or isinstance(self._error, StoppedError):
                 # That a group was stopped says nothing about why.
                 self._error = error

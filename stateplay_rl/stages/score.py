@@ -22,7 +22,7 @@ from stateplay_rl.judges.remote import closing_judge
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.group_source import GroupSource, open_groups
 from stateplay_rl.stages.judge_choice import make_judge
-from stateplay_rl.stages.judging_pool import lines_in_order
+from stateplay_rl.stages.judging_pool import judged_lines
 from stateplay_rl.stages.remote_judging import costs_of, estimate, openai_judges, protocol_facts, require_room
 from stateplay_rl.stages.verdicts import resume_lines, verdict_line, write_score_table
 from stateplay_rl.stores import atomic, layout
@@ -191,7 +191,7 @@ def _score_all(
         if missing:
             _announce(judge, source.read(missing[0], listed[missing[0]]), len(missing), progress)
         progress.advance(len(done))
-        for line in lines_in_order(
+        for line in judged_lines(
             judge, missing, lambda name: verdict_line(source.read(name, listed[name]), judge), progress
         ):
             log.append(line)

@@ -17,7 +17,7 @@ from stateplay_rl.judges.remote import closing_judge, remote_judges
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.group_source import GroupSource, open_groups
 from stateplay_rl.stages.judge_choice import make_judge
-from stateplay_rl.stages.judging_pool import lines_in_order
+from stateplay_rl.stages.judging_pool import judged_lines
 from stateplay_rl.stages.remote_judging import estimate, openai_judges, protocol_facts
 from stateplay_rl.stages.score import ScoreInputs
 from stateplay_rl.stores import atomic, layout
@@ -105,16 +105,16 @@ def _show(tasks: Sequence[_Task], judge: Judge) -> list[Showing]:
     with Progress("probe", len(tasks), "showings") as progress:
         for remote in openai_judges(judge):
             progress.say(estimate(remote, tasks[0].group, len(tasks)).sentence(remote))
-        showings = []
-        for line in lines_in_order(
-            judge, [str(n) for n in range(len(tasks))], lambda name: _ask(tasks[int(name)], judge), progress
+        found: dict[int, Showing] = {}
+        for line in judged_lines(
+            judge, [str(n) for n in range(len(tasks))], lambda name: _ask(int(name), tasks[int(name)], judge), progress
         ):
-            showings.append(line["showing"])
+            found[line["task"]] = line["showing"]
             progress.advance()
-    return showings
+    return [found[number] for number in range(len(tasks))]
 
 
-def _ask(task: _Task, judge: Judge) -> dict[str, Any]:
+def _ask(number: int, task: _Task, judge: Judge) -> dict[str, Any]:
     group = variant_group(task.group, task.variant, task.planted)
     if remotes := remote_judges(judge):
         if len(remotes) > 1 or remotes[0] is not judge:
@@ -124,7 +124,7 @@ def _ask(task: _Task, judge: Judge) -> dict[str, Any]:
         verdict = judge.score_group(group)
     verdict = checked(verdict, group.record.candidates)
     scores = tuple(float(s) for s in verdict.scores if s is not None)
-    return {"showing": Showing(task.group.record.group_id, task.variant, scores or None)}
+    return {"task": number, "showing": Showing(task.group.record.group_id, task.variant, scores or None)}
 
 
 def _write(output: OutputDirectory, summary: ProbeSummary, showings: Sequence[Showing], judge: Judge) -> None:

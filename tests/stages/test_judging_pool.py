@@ -1,4 +1,4 @@
-"""Many groups at a time, lines in order, an orderly end."""
+"""Many groups at a time, lines as they are finished, an orderly end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stateplay_rl.judges.base import GroupVerdict, scored
 from stateplay_rl.judges.mix import MixJudge, MixPart
 from stateplay_rl.judges.remote import RemoteJudge, StoppedError, remote_judges, workers_of
 from stateplay_rl.runtime import Progress
-from stateplay_rl.stages.judging_pool import lines_in_order
+from stateplay_rl.stages.judging_pool import judged_lines
 from tests.judges.judge_fakes import FakeJudge
 
 IDS = [f"{n:03d}" for n in range(30)]
@@ -49,25 +49,26 @@ class FakeRemote(RemoteJudge):
 
 def run(judge: RemoteJudge, make_line: Any, seen: list[str]) -> None:
     with Progress("test") as progress:
-        for line in lines_in_order(judge, IDS, make_line, progress):
+        for line in judged_lines(judge, IDS, make_line, progress):
             seen.append(line["id"])
 
 
-def test_lines_come_in_order_whatever_finishes_first() -> None:
+def test_every_line_comes_once_and_a_slow_one_holds_up_no_other() -> None:
     most, now, lock = [0], [0], threading.Lock()
 
     def make(name: str) -> dict[str, Any]:
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
-        time.sleep(0.03 if int(name) % 5 == 0 else 0.002)
+        time.sleep(0.5 if name == "000" else 0.002)
         with lock:
             now[0] -= 1
         return {"id": name}
 
     seen: list[str] = []
     run(FakeRemote(), make, seen)
-    assert seen == IDS
+    assert sorted(seen) == IDS
+    assert seen[0] != "000"
     assert 1 < most[0] <= 4
 
 
@@ -81,7 +82,7 @@ def test_a_judge_of_this_process_gets_one_at_a_time_in_the_calling_thread() -> N
     judge = FakeJudge(scored([1.0]))
     assert workers_of(judge) == 1
     with Progress("test") as progress:
-        assert [line["id"] for line in lines_in_order(judge, IDS, make, progress)] == IDS
+        assert [line["id"] for line in judged_lines(judge, IDS, make, progress)] == IDS
     assert threads == {threading.get_ident()}
 
 
@@ -102,7 +103,8 @@ def test_an_error_stops_the_rest_and_whole_lines_come_first() -> None:
     seen: list[str] = []
     with pytest.raises(OutsideError, match="budget"):
         run(judge, make, seen)
-    assert seen == IDS[:10]
+    assert "010" not in seen
+    assert set(IDS[:10]) <= set(seen)
     assert len(begun) < len(IDS)
     assert judge.stopped.is_set()
     assert judge.abandoned == 0
@@ -117,7 +119,7 @@ def test_ctrl_c_finishes_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> N
         return {"id": name}
 
     with Progress("test") as progress:
-        lines = lines_in_order(judge, IDS, make, progress)
+        lines = judged_lines(judge, IDS, make, progress)
         for line in lines:
             seen.append(line["id"])
             if len(seen) == 3:
