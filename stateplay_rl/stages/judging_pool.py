@@ -1,7 +1,7 @@
 """Judge many groups at a time, and end in an orderly way.
 
-A judge that computes here gets one group at a time, in order. A remote judge gets as many as it wants, and lines come as
-they are finished: a line that waited for an earlier group would have to be found in the request store again after a kill.
+A judge that computes here gets one group at a time, in order. A remote judge gets as many as it wants, and lines come
+as they are finished: one that waited for an earlier group would have to be found in the request store after a kill.
 """
 
 from __future__ import annotations

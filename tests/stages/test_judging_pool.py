@@ -110,6 +110,12 @@ def test_an_error_stops_the_rest_and_whole_lines_come_first() -> None:
     assert judge.abandoned == 0
 
 
+def interrupt(lines: Any, seen: list[str]) -> None:
+    """Ctrl-C inside the generator; what it still gives out is taken."""
+    seen.append(lines.throw(KeyboardInterrupt())["id"])
+    seen += [line["id"] for line in lines]
+
+
 def test_ctrl_c_finishes_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = FakeRemote()
     seen: list[str] = []
@@ -125,7 +131,8 @@ def test_ctrl_c_finishes_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> N
             if len(seen) == 3:
                 break
         with pytest.raises(KeyboardInterrupt):
-            lines.throw(KeyboardInterrupt())
+            interrupt(lines, seen)
+    assert 3 < len(seen) < len(IDS)
     assert judge.stopped.is_set()
     assert judge.abandoned == 0
 
