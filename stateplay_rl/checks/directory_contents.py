@@ -21,6 +21,7 @@ from stateplay_rl.checks.directory_facts import (
     inputs_record,
     rehash_groups,
 )
+from stateplay_rl.checks.directory_requests import check_requests, has_paid_judge
 from stateplay_rl.checks.lines import NotChecked, require
 from stateplay_rl.errors import SprlError
 from stateplay_rl.stores import layout
@@ -45,6 +46,8 @@ def examine(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, partial(_absent, needs, facts.manifest is None))
         else:
             yield Finding(name, partial(function, facts))
+    if has_paid_judge(facts):
+        yield Finding("requests", partial(check_requests, facts))
 
 
 def _absent(name: str, unfinished: bool) -> str:

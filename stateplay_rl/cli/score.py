@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from stateplay_rl.cli.options import (
     ConfigOption,
@@ -20,9 +17,7 @@ from stateplay_rl.cli.options import (
     resolve_config,
 )
 from stateplay_rl.config.score import ScoreConfig
-
-if TYPE_CHECKING:
-    from stateplay_rl.stages.score import ScoreSummary
+from stateplay_rl.errors import UsageError
 
 
 def command(
@@ -33,11 +28,39 @@ def command(
     out: OutOption,
     judge: Annotated[
         str | None,
-        typer.Option(help="referee (arena), replay, mix, or a plug-in package.module:Class."),
+        typer.Option(
+            help="openai (any compatible endpoint), referee (arena), replay, mix, or a plug-in package.module:Class."
+        ),
     ] = None,
     scores: Annotated[
         Path | None, typer.Option(help="For the judge replay: the scores/ directory that answers.")
     ] = None,
+    model: Annotated[str | None, typer.Option(help="For the judge openai: the model asked for.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="For the judge openai: the endpoint, with /v1.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the key (its name, never the key).")
+    ] = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(help="Request store; left out: `requests` below RL_RUN_ROOT, or beside the output."),
+    ] = None,
+    in_flight: Annotated[int | None, typer.Option(help="Requests at the endpoint at one time, at most 30.")] = None,
+    max_requests: Annotated[
+        int | None, typer.Option(help="Stop (exit 5) before this command sends more requests that may be billed.")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="Stop (exit 5) before this command may have spent more, by the price table.")
+    ] = None,
+    resend_in_doubt: Annotated[
+        bool, typer.Option("--resend-in-doubt", help="Send again the requests that may have been paid already.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build all requests, write one as an HTML page, send nothing.")
+    ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Test the judge: repeats, orders, planted candidates; no scores are written."),
+    ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N groups, by group id.")] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
@@ -46,35 +69,36 @@ def command(
     quiet: QuietOption = False,
 ) -> None:
     """Score every group once; can be run again with another judge."""
-    flags = {
+    if dry_run and (probe or resend_in_doubt):
+        raise UsageError("--dry-run sends nothing: it excludes --probe and --resend-in-doubt", "drop one of them")
+    flags: dict[str, Any] = {
         "judge.name": judge,
         "judge.scores": None if scores is None else str(scores),
+        "judge.model": model,
+        "judge.base_url": base_url,
+        "judge.api_key_env": api_key_env,
+        "judge.requests.folder": None if requests is None else str(requests),
+        "judge.requests.in_flight": in_flight,
+        "judge.requests.max_requests": max_requests,
+        "judge.requests.max_cost": max_cost,
+        "probe.enabled": True if probe else None,
         "limit": limit,
     }
     resolved = resolve_config(ScoreConfig, config, settings, flags)
-    # The stage brings pyarrow and numpy along: not before the command line has been parsed.
-    from stateplay_rl.stages import score as stage
+    # The stages bring pyarrow and numpy along: not before the command line has been parsed.
+    from stateplay_rl.cli import score_output
+    from stateplay_rl.stages.score import ScoreInputs
 
-    _show(stage.run(resolved, stage.ScoreInputs(groups, resume, overwrite), out))
+    inputs = ScoreInputs(groups, resume, overwrite, resend_in_doubt)
+    if dry_run:
+        from stateplay_rl.stages import score_preview
 
+        score_output.show_preview(score_preview.run(resolved, inputs, out))
+    elif resolved.probe.enabled:
+        from stateplay_rl.stages import score_probe
 
-def _show(summary: ScoreSummary) -> None:
-    table = Table("", "", show_header=False, box=None, padding=(0, 2, 0, 0))
-    done = "was already finished" if summary.already_done else "finished"
-    table.add_row("output", Text(f"{summary.out} {done}", overflow="fold"))
-    table.add_row("judge", Text(summary.judge_id))
-    table.add_row("scored", f"[bold]{summary.scored}[/] of {summary.groups} groups")
-    if summary.reward_mean is not None:
-        table.add_row("mean", f"[bold]{summary.reward_mean:.2f}[/] of 100 points")
-    for name, mean in summary.reward_by_class.items():
-        table.add_row("", Text(f"{name}: {mean:.2f}"))
-    if summary.std_within is not None:
-        table.add_row("spread", f"{summary.std_within:.2f} points, mean deviation inside a group")
-    if summary.scores_at_0 is not None and summary.scores_at_100 is not None:
-        table.add_row("extremes", f"{summary.scores_at_0:.1%} at 0, {summary.scores_at_100:.1%} at 100")
-    table.add_row("failed", str(summary.failed))
-    for reason, count in summary.failed_reasons.items():
-        table.add_row("", Text(f"{reason}: {count}"))
-    if summary.in_doubt:
-        table.add_row("in doubt", str(summary.in_doubt))
-    Console(highlight=False).print(table)
+        score_output.show_probe(score_probe.run(resolved, inputs, out))
+    else:
+        from stateplay_rl.stages import score
+
+        score_output.show_scores(score.run(resolved, inputs, out))

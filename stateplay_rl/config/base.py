@@ -171,7 +171,9 @@ def _explain(schema: type[BaseModel], error: ValidationError, file: Path | None)
             lines.append(f"unknown config key {key!r}{source}")
             hints.append(_nearest(key, keys))
         else:
-            got = "" if item["type"] == "missing" else f", got {item['input']!r:.120}"
+            # A key that was given in the place of its variable's name is not repeated.
+            hidden = item["type"] == "missing" or key.endswith("api_key_env")
+            got = "" if hidden else f", got {item['input']!r:.120}"
             lines.append(f"config key {key!r}{source}: {item['msg'].removeprefix('Value error, ')}{got}")
     return "\n".join(lines), "; ".join(dict.fromkeys(h for h in hints if h)) or "correct the value"
 

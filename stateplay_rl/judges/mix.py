@@ -32,18 +32,19 @@ class MixJudge:
     def __init__(self, parts: Mapping[str, MixPart]) -> None:
         if not parts or any(not part.weight > 0 for part in parts.values()):
             raise UsageError("a mix of judges needs parts with positive weights", "set judge.parts.NAME.weight")
-        self._parts = dict(sorted(parts.items()))
-        total = sum(part.weight for part in self._parts.values())
-        self.shares = {name: part.weight / total for name, part in self._parts.items()}
-        self.judge_id = "mix(" + ",".join(f"{n}={p.judge.judge_id}" for n, p in self._parts.items()) + ")"
+        self.parts = dict(sorted(parts.items()))
+        """The parts by name, in a fixed order."""
+        total = sum(part.weight for part in self.parts.values())
+        self.shares = {name: part.weight / total for name, part in self.parts.items()}
+        self.judge_id = "mix(" + ",".join(f"{n}={p.judge.judge_id}" for n, p in self.parts.items()) + ")"
         self.protocol_sha256 = sha256_json(
-            {name: [part.judge.protocol_sha256, self.shares[name]] for name, part in self._parts.items()}
+            {name: [part.judge.protocol_sha256, self.shares[name]] for name, part in self.parts.items()}
         )
 
     def score_group(self, group: StoredGroup) -> GroupVerdict:
         """Every part's verdict, then the total; the parts' scores stay in the details."""
         count = group.record.candidates
-        verdicts = {name: checked(part.judge.score_group(group), count) for name, part in self._parts.items()}
+        verdicts = {name: checked(part.judge.score_group(group), count) for name, part in self.parts.items()}
         details = {
             name: {
                 "scores": list(v.scores),

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from datetime import date
 from typing import Literal
 
@@ -26,14 +27,16 @@ _FILTERED = frozenset({"content_filter"})
 _LONGEST_INTEGER_DIGITS = 300
 # Each brace may start a decoding as long as the text: an answer made of braces must not stall the run.
 _MOST_BRACES_TRIED = 1000
+_LONGEST_EVIDENCE = 2000
 
 
 @dataclass(frozen=True)
 class ParsedAnswer:
-    """Scores by label (0..100) and the message field that they were read from."""
+    """Scores by label (0..100), the message field that they were read from, and the evidence by label, if any."""
 
     scores: dict[str, float]
     field: AnswerField
+    evidence: dict[str, str] = dataclass_field(default_factory=dict)
 
 
 class _Object(dict[str, object]):
@@ -95,11 +98,11 @@ def parse_answer_with_field(
     if finish_reason in _TRUNCATED:
         raise UnparsedAnswer("truncated", f"finish_reason = {finish_reason}")
     if content.strip():
-        return ParsedAnswer(_scores_in_text(content, labels), "content")
+        return _answer_in_text(content, labels, "content")
     reasoning = message.get("reasoning_content")
     if isinstance(reasoning, str) and reasoning.strip():
         try:
-            return ParsedAnswer(_scores_in_text(reasoning, labels), "reasoning_content")
+            return _answer_in_text(reasoning, labels, "reasoning_content")
         except UnparsedAnswer as error:
             raise UnparsedAnswer("empty", f"no content; reasoning_content: {error.reason}") from error
     raise UnparsedAnswer("empty", "the message has no content")
@@ -138,7 +141,7 @@ def _text_and_refusal(message: Mapping[str, object]) -> tuple[str, str]:
     return "".join(texts), refusal_text
 
 
-def _scores_in_text(text: str, labels: Sequence[str]) -> dict[str, float]:
+def _answer_in_text(text: str, labels: Sequence[str], field: AnswerField) -> ParsedAnswer:
     """The one set of scores in `text`: whole text as JSON, else the objects that stand in it.
 
     A fenced block needs no step of its own: its object is found by the scan, and one that contradicts
@@ -146,8 +149,8 @@ def _scores_in_text(text: str, labels: Sequence[str]) -> dict[str, float]:
     """
     whole = _decode_whole(text)
     if isinstance(whole, _Object):
-        return _validated(whole, labels)
-    valid: list[dict[str, float]] = []
+        return ParsedAnswer(_validated(whole, labels), field, _evidence(whole, labels))
+    valid: list[tuple[dict[str, float], _Object]] = []
     refused: list[UnparsedAnswer] = []
     for found in _objects_in(text):
         if "scores" not in found:
@@ -157,10 +160,10 @@ def _scores_in_text(text: str, labels: Sequence[str]) -> dict[str, float]:
         except UnparsedAnswer as error:
             refused.append(error)
             continue
-        if scores not in valid:
-            valid.append(scores)
+        if scores not in [known for known, _ in valid]:
+            valid.append((scores, found))
     if len(valid) == 1:
-        return valid[0]
+        return ParsedAnswer(valid[0][0], field, _evidence(valid[0][1], labels))
     if valid:
         raise UnparsedAnswer("ambiguous", f"{len(valid)} different sets of scores")
     if refused:
@@ -203,6 +206,20 @@ def _validated(answer: _Object, labels: Sequence[str]) -> dict[str, float]:
         extra = sorted(set(scores) - set(labels))
         raise UnparsedAnswer("labels", f"missing {missing}, extra {extra}")
     return {label: _score(label, scores[label]) for label in labels}
+
+
+def _evidence(answer: _Object, labels: Sequence[str]) -> dict[str, str]:
+    """The judge's words, where it gave some; they decide nothing."""
+    evidence = answer.get("evidence")
+    if not isinstance(evidence, _Object):
+        return {}
+    texts = {label: evidence.get(label) for label in labels}
+    # Half surrogates (legal in JSON escapes) could not be written to any file.
+    return {
+        label: text.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_EVIDENCE]
+        for label, text in texts.items()
+        if isinstance(text, str)
+    }
 
 
 def _score(label: str, value: object) -> float:

@@ -13,7 +13,13 @@ from stateplay_rl.reporting.numbers import plural
 from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
 from stateplay_rl.stores import layout
 
-RESULT_FILES = {"audit": layout.AUDIT, "verify": layout.VERIFY, "reward_model": layout.EVALUATION}
+RESULT_FILES = {
+    "audit": layout.AUDIT,
+    "verify": layout.VERIFY,
+    "reward_model": layout.EVALUATION,
+    "probe": layout.PROBE,
+    "preview": layout.DRY_RUN,
+}
 VERDICT_KEYS = ("verdict", "status", "passed", "ok")
 PARTS_FIRST = ("reasons", "lines", "coverage", "health", "sources", "files", "architecture")
 GOOD_WORDS = ("passed", "pass", "ok", "true", "complete")

@@ -25,6 +25,7 @@ from stateplay_rl.reporting.blocks import (
 )
 from stateplay_rl.reporting.cards import CandidateScore, GroupSet, browser_note, group_cards
 from stateplay_rl.reporting.context import ReportContext
+from stateplay_rl.reporting.judge_tables import agreement_section, cost_section
 from stateplay_rl.reporting.numbers import compact, deviation, histogram, mean, plural, points, share
 from stateplay_rl.reporting.score_files import group_stores, read_scores
 from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
@@ -86,6 +87,7 @@ def scores_page(source: Source, context: ReportContext) -> SourcePage:
             "caution",
         )
     )
+    more = (cost_section(source), agreement_section(source, files, context))
     return SourcePage(
         source.key,
         LABELS["scores"],
@@ -95,6 +97,7 @@ def scores_page(source: Source, context: ReportContext) -> SourcePage:
         (
             Section("scores", "Scores", _score_blocks(scores)),
             Section("tables", "By class and position", _tables(scores, classes)),
+            *(section for section in more if section is not None),
             Section("groups", "Group browser", (browser,)),
         ),
         lineage_of(source, context.out),

@@ -27,6 +27,8 @@ LABELS = {
     "segment": "segment of a training run",
     "verify": "verification",
     "reward_model": "reward model",
+    "probe": "probe of a judge",
+    "preview": "dry run of a judge",
 }
 OPEN_READABLE = ("run",)
 """Directories that are reported on before they are sealed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from stateplay_rl.config.base import load_config
@@ -10,41 +11,58 @@ from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.errors import UsageError
 from stateplay_rl.judges.base import Judge
 from stateplay_rl.judges.mix import MixJudge, MixPart
+from stateplay_rl.judges.openai_judge import OpenAIJudge
 from stateplay_rl.judges.plugin import load_plugin
 from stateplay_rl.judges.replay import ReplayJudge
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.refusal import resolve_out
 
 ARENA = "arena"
-_OTHERS = "use --judge referee (arena), --judge replay with --scores DIR, or a plug-in package.module:Class"
+_OTHERS = "use --judge openai, --judge referee (arena), --judge replay with --scores DIR, or a plug-in"
 
 
-def make_judge(spec: JudgeConfig, *, world: str) -> Judge:
+def requests_folder(spec: SingleJudgeConfig, out: Path | None) -> Path:
+    """Where a command that writes `out` keeps its paid requests: one store per run root.
+
+    The configured folder, else `requests` below RL_RUN_ROOT, else beside the output (or here, without one).
+    """
+    if spec.requests.folder is not None:
+        return resolve_out(spec.requests.folder)
+    root = os.environ.get("RL_RUN_ROOT", "")
+    beside = Path.cwd() if out is None else Path(os.path.realpath(out)).parent
+    top = Path(root).expanduser().absolute() if root else beside
+    return top / layout.REQUESTS_FOLDER
+
+
+def make_judge(spec: JudgeConfig, *, world: str, out: Path | None = None, resend_in_doubt: bool = False) -> Judge:
     """The judge that `spec` describes.
 
     Args:
         spec: validated settings.
         world: `--world` of the groups (`arena` or a world file); the referee can read arena's pixels only.
+        out: the directory that the command writes, from which the place of the request store follows.
+        resend_in_doubt: the judge `openai` sends again what may have been paid already.
 
     Raises:
         UsageError: a judge that this world or this version does not have, or a plug-in that fails to load.
         InputError: the replayed scores are missing, unfinished or damaged.
     """
     if spec.name == "mix":
-        parts = {name: MixPart(_single(part, world), part.weight) for name, part in spec.parts.items()}
+        parts = {
+            name: MixPart(_single(part, world, out, resend_in_doubt), part.weight) for name, part in spec.parts.items()
+        }
         return MixJudge(parts)
-    return _single(spec, world)
+    return _single(spec, world, out, resend_in_doubt)
 
 
-def _single(spec: SingleJudgeConfig, world: str) -> Judge:
+def _single(spec: SingleJudgeConfig, world: str, out: Path | None, resend_in_doubt: bool) -> Judge:
     if spec.name == "referee":
         return _referee(world)
     if spec.name == "replay":
         assert spec.scores is not None, "validated by the schema"
         return ReplayJudge(spec.scores)
     if spec.name == "openai":
-        raise UsageError(
-            "the judge `openai` is not part of this version: it comes with the HTTP judge",
-            _OTHERS,
-        )
+        return OpenAIJudge(spec, requests_folder(spec, out), resend_in_doubt=resend_in_doubt)
     if spec.name == "student":
         raise UsageError(
             "the judge `student` is not part of this version: it comes with `sprl train-rm`",

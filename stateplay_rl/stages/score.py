@@ -17,13 +17,19 @@ from typing import Any
 from stateplay_rl.config.score import ScoreConfig
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.judges.base import Judge
+from stateplay_rl.judges.payload import UnfitGroupError
+from stateplay_rl.judges.remote import closing_judge
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.group_source import GroupSource, open_groups
 from stateplay_rl.stages.judge_choice import make_judge
+from stateplay_rl.stages.judging_pool import judged_lines
+from stateplay_rl.stages.remote_judging import costs_of, estimate, openai_judges, protocol_facts, require_room
 from stateplay_rl.stages.verdicts import resume_lines, verdict_line, write_score_table
-from stateplay_rl.stores import layout
-from stateplay_rl.stores.jsonl import LineLog
-from stateplay_rl.stores.manifest import OutputDirectory
+from stateplay_rl.stores import atomic, layout
+from stateplay_rl.stores.groups import StoredGroup
+from stateplay_rl.stores.jsonl import LineLog, log_line
+from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
+from stateplay_rl.stores.refusal import refuse_overlap
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class ScoreInputs:
     groups: Path
     resume: bool = False
     overwrite: bool = False
+    resend_in_doubt: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class ScoreSummary:
         failed_reasons: reason code -> groups.
         reward_by_class: mechanics class -> mean points.
         std_within: mean population deviation inside a group, points.
+        requests: attempts, tokens and cost by outcome (`judges.costs.CostTable`); None for a judge that pays nothing.
         already_done: the output was finished before; nothing was judged.
     """
 
@@ -58,6 +66,7 @@ class ScoreSummary:
     std_within: float | None
     scores_at_0: float | None
     scores_at_100: float | None
+    requests: dict[str, Any] | None = None
     already_done: bool = False
 
 
@@ -75,38 +84,63 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
         OutputError: the output is finished, foreign, locked, or overlaps with an input.
     """
     source = open_groups(inputs.groups)
-    judge = make_judge(config.judge, world=source.world)
+    judge = make_judge(config.judge, world=source.world, out=out, resend_in_doubt=inputs.resend_in_doubt)
     reads = {"groups": inputs.groups}
     reads |= {f"scores-{n}": path for n, path in enumerate(_replayed(config))}
-    with OutputDirectory.open(
-        out,
-        schema="scores",
-        version=layout.SCHEMAS["scores"],
-        command="score",
-        config=config,
-        inputs=reads,
-        resume=inputs.resume,
-        overwrite=inputs.overwrite,
-    ) as output:
+    stores = [remote.store_folder for remote in openai_judges(judge)]
+    for store in stores:
+        refuse_overlap(store, reads, ())
+    with (
+        closing_judge(judge),
+        OutputDirectory.open(
+            out,
+            schema="scores",
+            version=layout.SCHEMAS["scores"],
+            command="score",
+            config=config,
+            inputs=reads,
+            resume=inputs.resume,
+            overwrite=inputs.overwrite,
+            protected=stores,
+            extend=_completes(out, inputs),
+        ) as output,
+    ):
         if output.already_sealed:
-            return _summary(output.path, judge.judge_id, _verdict_lines(output.path), already_done=True)
-        listed = _groups_to_read(output, source, config.limit)
-        lines = _score_all(output, source, listed, judge)
-        table = output.path / layout.SCORES
-        output.hasher.record(table, write_score_table(table, lines))
-        summary = _summary(output.path, judge.judge_id, lines)
-        plain = {name: value for name, value in asdict(summary).items() if name not in ("out", "already_done")}
-        output.write_json(layout.SUMMARY, plain)
-        output.seal(
-            extra={
-                "judge_id": judge.judge_id,
-                "protocol_sha256": judge.protocol_sha256,
-                "world": source.world,
-                "groups_sealed": source.sealed,
-                "group_sha256": listed,
-                **{name: plain[name] for name in ("groups", "scored", "failed", "in_doubt", "reward_mean")},
-            }
-        )
+            return _summary(
+                output.path, judge.judge_id, _verdict_lines(output.path), _sealed_requests(output.path), True
+            )
+        return _score_and_seal(output, source, judge, config, inputs)
+
+
+def _completes(out: Path, inputs: ScoreInputs) -> bool:
+    """Whether a finished output is opened again because groups of it are in doubt."""
+    if not (inputs.resume and inputs.resend_in_doubt and is_sealed(out)):
+        return False
+    return bool(read_manifest(out, schema="scores").extra.get("in_doubt"))
+
+
+def _score_and_seal(
+    output: OutputDirectory, source: GroupSource, judge: Judge, config: ScoreConfig, inputs: ScoreInputs
+) -> ScoreSummary:
+    listed = _groups_to_read(output, source, config.limit)
+    lines = _score_all(output, source, listed, judge, inputs.resend_in_doubt)
+    table = output.path / layout.SCORES
+    output.hasher.record(table, write_score_table(table, lines))
+    costs = costs_of(judge, listed)
+    summary = _summary(output.path, judge.judge_id, lines, None if costs is None else costs.to_json())
+    plain = {name: value for name, value in asdict(summary).items() if name not in ("out", "already_done")}
+    output.write_json(layout.SUMMARY, plain)
+    output.seal(
+        extra={
+            "judge_id": judge.judge_id,
+            "protocol_sha256": judge.protocol_sha256,
+            "protocols": protocol_facts(judge, output.path),
+            "world": source.world,
+            "groups_sealed": source.sealed,
+            "group_sha256": listed,
+            **{name: plain[name] for name in ("groups", "scored", "failed", "in_doubt", "reward_mean")},
+        }
+    )
     return summary
 
 
@@ -142,20 +176,54 @@ def _score_all(
     source: GroupSource,
     listed: Mapping[str, str],
     judge: Judge,
+    resend_in_doubt: bool,
 ) -> list[dict[str, Any]]:
     """Verdict lines of all listed groups, in the order of their ids; those in the log are kept."""
     path = output.path / layout.VERDICTS
     lines = resume_lines(path, judge)
+    if resend_in_doubt and any(line["status"] == "in_doubt" for line in lines):
+        lines = [line for line in lines if line["status"] != "in_doubt"]
+        _rewrite(path, lines)
     log = LineLog(path)
     done = {line["group_id"] for line in lines}
+    missing = [name for name in listed if name not in done]
     with Progress("score", len(listed), "groups") as progress:
+        if missing:
+            _announce(judge, source.read(missing[0], listed[missing[0]]), len(missing), progress)
         progress.advance(len(done))
-        for group_id in (name for name in listed if name not in done):
-            line = verdict_line(source.read(group_id, listed[group_id]), judge)
+        for line in judged_lines(
+            judge, missing, lambda name: verdict_line(source.read(name, listed[name]), judge), progress
+        ):
             log.append(line)
             lines.append(line)
             progress.advance()
-    return lines
+    place = {name: number for number, name in enumerate(listed)}
+    ordered = sorted(lines, key=lambda line: place[line["group_id"]])
+    if ordered != lines:
+        _rewrite(path, ordered)
+    return ordered
+
+
+def _rewrite(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    atomic.write_text(path, "".join(log_line(line) for line in lines))
+
+
+def _announce(judge: Judge, group: StoredGroup, groups: int, progress: Progress) -> None:
+    """What it may cost, before anything is sent."""
+    for remote in openai_judges(judge):
+        try:
+            found = estimate(remote, group, groups)
+        except UnfitGroupError as error:
+            progress.say(f"no estimate: {error.what}")
+            continue
+        require_room(remote, found)
+        progress.say(found.sentence(remote))
+        if remote.spec.protocol.mode == "development":
+            progress.say("judge.protocol.mode is `development`: example images and full-length videos are not demanded")
+
+
+def _sealed_requests(folder: Path) -> dict[str, Any] | None:
+    return dict(json.loads((folder / layout.SUMMARY).read_bytes())).get("requests")
 
 
 def _verdict_lines(folder: Path) -> list[dict[str, Any]]:
@@ -163,7 +231,11 @@ def _verdict_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def _summary(
-    out: Path, judge_id: str, lines: Sequence[Mapping[str, Any]], *, already_done: bool = False
+    out: Path,
+    judge_id: str,
+    lines: Sequence[Mapping[str, Any]],
+    requests: dict[str, Any] | None,
+    already_done: bool = False,
 ) -> ScoreSummary:
     full = [line for line in lines if line["status"] == "scored"]
     scores = [score for line in full for score in line["scores"]]
@@ -184,6 +256,7 @@ def _summary(
         std_within=fmean(pstdev(line["scores"]) for line in full) if full else None,
         scores_at_0=sum(score == 0 for score in scores) / len(scores) if scores else None,
         scores_at_100=sum(score == 100 for score in scores) / len(scores) if scores else None,
+        requests=requests,
         already_done=already_done,
     )
 

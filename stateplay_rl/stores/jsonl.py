@@ -34,7 +34,7 @@ class LineLog:
             ValueError: NaN or infinity in the record: a missing value is null.
             OutsideError: disk full or read-only; the log is cut back to its last whole line.
         """
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")).encode() + b"\n"
+        line = log_line(record).encode()
         before = self.size
         is_new = not self.path.exists()
         with disk_errors(self.path, len(line)):
@@ -81,6 +81,11 @@ class LineLog:
             CorruptionError: a line that is no JSON object, named by its number (the first is 1).
         """
         return list(read_lines(self.path)) if self.path.is_file() else []
+
+
+def log_line(record: Mapping[str, Any]) -> str:
+    """A record as its line; NaN raises ValueError."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")) + "\n"
 
 
 def read_lines(path: Path, *, allow_open_end: bool = False) -> Iterator[dict[str, Any]]:

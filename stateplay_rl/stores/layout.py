@@ -17,6 +17,8 @@ SCHEMAS = {
     "encoded": 1,
     "groups": 1,
     "scores": 1,
+    "probe": 1,
+    "preview": 1,
     "reward_model": 1,
     "run": 1,
     "segment": 1,
@@ -62,6 +64,11 @@ REQUESTS_FOLDER = "requests"
 REQUESTS = "requests.sqlite"
 REQUEST_IMAGES_FOLDER = "images"
 REQUEST_RAW_FOLDER = "raw"
+PROBES_FOLDER = "probes"
+SESSIONS_FOLDER = "sessions"  # who uses the store right now
+PROBE = "probe.json"
+PREVIEW = "preview.html"
+DRY_RUN = "dry_run.json"
 
 # reward_model/
 ADAPTER_FOLDER = "adapter"
@@ -183,6 +190,21 @@ def parse_segment(name: str) -> tuple[int, str, int] | None:
     if match is None:
         return None
     return int(match.group(1)), match.group(2), int(match.group(3) or 0)
+
+
+def request_image_file(sha256: str) -> str:
+    """A picture that was sent to a judge, relative to a request store."""
+    return f"{REQUEST_IMAGES_FOLDER}/{safe_name(sha256, 'image sha256')}.jpg"
+
+
+def raw_file(request_id: str) -> str:
+    """Request and raw answer of an attempt, relative to a request store."""
+    return f"{REQUEST_RAW_FOLDER}/{safe_name(request_id, 'request_id')}.json"
+
+
+def probe_file(protocol_sha256: str) -> str:
+    """Result of the last probe of a judge, relative to a request store."""
+    return f"{PROBES_FOLDER}/{safe_name(protocol_sha256, 'protocol sha256')}.json"
 
 
 def policy_file(sha256: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stateplay_rl.errors import UnparsedAnswer
@@ -173,3 +174,85 @@ def test_a_damaged_answer_gives_valid_scores_or_a_reason(cut: int, inserted: str
         assert tuple(scores) == LABELS
     assert all(type(value) is float and 0 <= value <= 100 for value in scores.values())
     assert reason in {"", "empty", "no_json", "ambiguous", "labels", "not_a_number", "out_of_range"}
+
+
+# --- fuzz: nothing but UnparsedAnswer, and no score that does not stand in the answer ---
+
+NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+REASONS = {
+    "empty",
+    "no_json",
+    "ambiguous",
+    "labels",
+    "not_a_number",
+    "out_of_range",
+    "truncated",
+    "refused",
+    "model_mismatch",
+}
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**30), 10**30),
+    st.integers(0, 100),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.text(max_size=20),
+    st.sampled_from(["85", "85/100", "A", "NaN", '{"scores": {"A": 1, "B": 2, "C": 3, "D": 4}}']),
+)
+keys = st.one_of(st.sampled_from(["scores", "A", "B", "C", "D", "E", "evidence", "a", ""]), st.text(max_size=5))
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=5)),
+    max_leaves=12,
+)
+score_sets = st.fixed_dictionaries({label: st.one_of(st.integers(-5, 105), scalars) for label in LABELS})
+answers = st.one_of(values, st.fixed_dictionaries({"scores": st.one_of(score_sets, values)}))
+json_texts = answers.map(lambda value: json.dumps(value, ensure_ascii=False))
+noise = st.one_of(
+    st.text(max_size=30), st.sampled_from(["```json\n", "\n```", "{", "}", "[", '"', "\ufeff", "<think>"])
+)
+texts = st.lists(st.one_of(json_texts, noise), max_size=5).map("".join)
+contents = st.one_of(texts, scalars, st.lists(st.one_of(scalars, st.fixed_dictionaries({"text": texts})), max_size=3))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    content=contents,
+    reasoning=st.one_of(st.none(), texts, scalars),
+    refusal=st.one_of(st.none(), st.just(""), scalars),
+    finish=st.one_of(st.sampled_from(["stop", "length", "content_filter", None]), scalars),
+    model=st.one_of(st.just(MODEL), st.just(MODEL), st.just(MODEL + "-2026-01-31"), scalars),
+    message=st.one_of(st.none(), scalars),
+)
+def test_any_completion_gives_scores_that_stand_in_it_or_a_reason(
+    content: object, reasoning: object, refusal: object, finish: object, model: object, message: object
+) -> None:
+    whole = {"content": content, "reasoning_content": reasoning, "refusal": refusal}
+    answer = {"message": whole if message is None else message, "finish_reason": finish, "model": model}
+    reason, scores = "", {}
+    try:
+        scores = parse_answer(answer, labels=LABELS, requested_model=MODEL)
+    except UnparsedAnswer as error:
+        reason = error.reason
+    assert reason in REASONS if not scores else tuple(scores) == LABELS
+    shown = json.dumps([content, reasoning], ensure_ascii=False)
+    standing = {float(number) for number in NUMBER.findall(shown)}
+    assert all(score in standing and 0 <= score <= 100 for score in scores.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(scores=st.fixed_dictionaries({label: st.floats(0, 100) | st.integers(0, 100) for label in LABELS}), around=noise)
+def test_a_valid_answer_is_read_exactly(scores: dict[str, float], around: str) -> None:
+    text = json.dumps({"scores": scores})
+    assert parse_answer(completion(text), labels=LABELS, requested_model=MODEL) == scores
+    if not set(around) & set('{}[]"'):
+        assert parse_answer(completion(around + text + around), labels=LABELS, requested_model=MODEL) == scores
+
+
+def test_evidence_is_kept_and_decides_nothing() -> None:
+    text = '{"scores": {"A": 1, "B": 2, "C": 3, "D": 4}, "evidence": {"A": "hit", "B": 7, "X": "no", "C": "\\ud800"}}'
+    parsed = parse_answer_with_field(completion(text), labels=LABELS, requested_model=MODEL)
+    assert parsed.evidence == {"A": "hit", "C": "?"}
+    for odd in ('"evidence": 3', '"evidence": null', '"evidence": ["x"]'):
+        told = '{"scores": {"A": 1, "B": 2, "C": 3, "D": 4}, ' + odd + "}"
+        assert parse_answer_with_field(completion(told), labels=LABELS, requested_model=MODEL).evidence == {}
