@@ -1,0 +1,158 @@
+"""The HUD reader: what a frame of the real game says about HP, meters and clock, or that it cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stateplay_rl.errors import InputError
+from stateplay_rl.evaluation.bars import read_bar
+from stateplay_rl.evaluation.blur import estimate_blur
+from stateplay_rl.evaluation.digits import read_timer
+from stateplay_rl.evaluation.placement import Picture, Placement, fit_columns, nominal_placements, row_shift
+from stateplay_rl.evaluation.profile import TIMER, HudProfile, Role
+
+HUD_READER_VERSION = 1
+MIN_ROW_CONTRAST = 14.0
+"""Levels by which the light frame lines must exceed the dark ones for a HUD to be there at all."""
+MIN_ENDS_SHARE = 0.7
+"""Share of the frames' ends that must show."""
+_MIN_SIDE = 48
+
+
+@dataclass(frozen=True)
+class ElementReading:
+    """One number of the HUD as a range: the solid part, and solid plus draining part. Points (or seconds).
+
+    Args:
+        low, high: the range; None if unreadable. They differ only while something drains.
+        confidence: 0..1.
+        reason: empty, or why it is unreadable.
+    """
+
+    low: float | None
+    high: float | None
+    confidence: float
+    reason: str = ""
+
+    @property
+    def readable(self) -> bool:
+        return self.low is not None
+
+    def holds(self, true: float, tolerance: float) -> bool:
+        """Whether a true value lies in the range, give or take the tolerance; False if unreadable."""
+        return self.low is not None and self.high is not None and self.low - tolerance <= true <= self.high + tolerance
+
+
+@dataclass(frozen=True)
+class HudReading:
+    """What a frame shows, by element (`p1_hp`, …, `timer`). `place` is None where no HUD was found."""
+
+    elements: dict[str, ElementReading]
+    place: Placement | None
+
+    @property
+    def readable(self) -> bool:
+        """Whether every element could be read."""
+        return all(element.readable for element in self.elements.values())
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Names of the elements that could not be read."""
+        return tuple(name for name, element in self.elements.items() if not element.readable)
+
+
+class HudReader(Protocol):
+    """Reads game state off pixels. The real game's reader follows a profile; arena has its own."""
+
+    game: str
+    """Name of the game; stands in every record."""
+    profile: HudProfile
+    """Tolerances and rules; of a reader without profile geometry, those of its game."""
+
+    def read(self, frame_hwC: Picture) -> HudReading:
+        """Read one frame, uint8 RGB [h, w, 3]."""
+
+    def read_video(self, frames_ThwC: NDArray[np.uint8]) -> list[HudReading]:
+        """Read every frame of a video, uint8 RGB [T, h, w, 3]."""
+
+
+class ProfileReader:
+    """The reader that follows a profile: any size and crop that `placement` knows."""
+
+    def __init__(self, profile: HudProfile) -> None:
+        self.profile = profile
+        self.game = profile.game
+        self._aligning = [bar for bar in profile.bars.values() if bar.frame.ends]
+        self._ends = sum(len(bar.frame.ends) for bar in self._aligning)
+
+    def read(self, frame_hwC: Picture) -> HudReading:
+        """Read one frame.
+
+        Args:
+            frame_hwC: uint8 RGB [h, w, 3], any size.
+
+        Raises:
+            InputError: not a colour picture.
+        """
+        check_picture(frame_hwC)
+        reason = "no HUD found"
+        if min(frame_hwC.shape[:2]) < _MIN_SIDE:
+            return self._nothing(reason)
+        for nominal in nominal_placements(*frame_hwC.shape[:2], self.profile):
+            place = self._align(frame_hwC, nominal)
+            if place is not None:
+                return self._read_at(frame_hwC, place)
+        return self._nothing(reason)
+
+    def read_video(self, frames_ThwC: NDArray[np.uint8]) -> list[HudReading]:
+        """Read every frame on its own: a generated HUD may move or vanish in any of them."""
+        return [self.read(frame) for frame in frames_ThwC]
+
+    def _align(self, frame_hwC: Picture, nominal: Placement) -> Placement | None:
+        shift, contrast = row_shift(frame_hwC, nominal, self._aligning)
+        if contrast < MIN_ROW_CONTRAST:
+            return None
+        place, ends = fit_columns(frame_hwC, nominal.shifted(0.0, shift), self._aligning)
+        return place if ends >= MIN_ENDS_SHARE * self._ends else None
+
+    def _read_at(self, frame_hwC: Picture, place: Placement) -> HudReading:
+        sigma = estimate_blur(frame_hwC, place, self._aligning)
+        elements = {name: self._bar(frame_hwC, place, sigma, name) for name in self.profile.bars}
+        # Digits float over the scene without a frame: believed only where the bars around them are.
+        if self.profile.timer is not None:
+            clock = read_timer(frame_hwC, place, self.profile.timer)
+            value = None if clock.value is None else float(clock.value)
+            elements_timer = ElementReading(value, value, clock.confidence, clock.reason)
+            elements = {**elements, TIMER: elements_timer}
+        return HudReading({name: elements[name] for name in self.profile.elements}, place)
+
+    def _bar(self, frame_hwC: Picture, place: Placement, sigma: float, name: Role) -> ElementReading:
+        bar = self.profile.bars[name]
+        seen = read_bar(frame_hwC, place, bar, sigma, fix_rows=not bar.frame.ends)
+        if not seen.readable:
+            return ElementReading(None, None, 0.0, seen.reason)
+        return ElementReading(round(seen.solid, 2), round(seen.solid + seen.drain, 2), round(seen.confidence, 3))
+
+    def _nothing(self, reason: str) -> HudReading:
+        return HudReading({name: ElementReading(None, None, 0.0, reason) for name in self.profile.elements}, None)
+
+
+def check_picture(frame_hwC: NDArray[np.uint8]) -> None:
+    """Refuse what is no picture.
+
+    Raises:
+        InputError: another type or shape.
+    """
+    if frame_hwC.dtype != np.uint8 or frame_hwC.ndim != 3 or frame_hwC.shape[-1] != 3:
+        raise InputError(f"not an RGB picture: {frame_hwC.dtype} {frame_hwC.shape}, expected uint8 [h, w, 3]")
+
+
+def readable_share(readings: Sequence[HudReading]) -> float:
+    """Coverage: share of (frame, element) that could be read, 0..1; 0 without frames."""
+    seen = [element.readable for reading in readings for element in reading.elements.values()]
+    return sum(seen) / len(seen) if seen else 0.0
