@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stateplay_rl.evaluation.blur import blurred_colour, middle_rows
+from stateplay_rl.evaluation.blur import BESIDE, blurred_colour, blurred_lines, middle_rows
 from stateplay_rl.evaluation.placement import Picture, Placement, channel_of, row_shift, sample
 from stateplay_rl.evaluation.profile import BarProfile
 
@@ -20,18 +20,22 @@ Floats = NDArray[np.float32]
 
 # RGB distance (0..441) at which a column is as likely of a colour as not; blurs and codecs stay far below.
 COLOUR_DISTANCE = 80.0
-FITTED_DISTANCE = (42.0, 80.0)
+FITTED_DISTANCE = (44.0, 80.0)
 """The same, once colour and noise were learned from the bar itself: smallest and largest."""
 LARGEST_COLOUR_SHIFT = 90.0
 """A learned colour may be this far from the profile's."""
 _GAIN = 2.0
 _LOSS = 6.0
 _FEW_COLUMNS = 6
-# Frame lines: least contrast (levels) of a column, and share of columns that may lack it.
-MIN_LINE_CONTRAST = 3.0
-MIN_MEAN_CONTRAST = 8.0
-MAX_COVERED_SHARE = 0.04
-MAX_COVERED_RUN = 4
+# Frame lines: least share of the contrast due, least contrast (levels), and share of columns that may lack it.
+MIN_AGREEMENT = 0.12
+MIN_MEAN_CONTRAST = 6.0
+# A line whose contrast the blur leaves below this says nothing; this share of columns must say something.
+MIN_DUE_CONTRAST = 14.0
+MIN_DUE_SHARE = 0.7
+MIN_TELLING_SHARE = 0.35
+MAX_COVERED_SHARE = 0.06
+MAX_COVERED_RUN = 5
 # Columns of another colour inside the solid part; solid-coloured columns past its end.
 MAX_HOLE = 1
 MAX_ISLAND = 7
@@ -43,12 +47,16 @@ MIN_SCENE_CORRELATION = 0.15
 _MIN_SCENE_COLUMNS = 30
 FLAT_LEVELS = 2.5
 NOISE_STEP = 110.0
+# Rims are as bright as the fill between them, give or take so many levels, in most columns.
+RIM_LEVELS = 60.0
+MIN_RIM_SHARE = 0.6
 _MIN_EDGE_CONTRAST = 50.0
 _EDGE_REACH = 6
 _MIN_EDGE_STEP = 25.0
-# Ends within this log-likelihood of the best count as fitting as well; so many columns of them are too many.
-UNCLEAR_GAIN = 6.0
-MAX_SPREAD = 6
+# A column below this log-likelihood (of at most 2) either way may lie on either side; so many are too many.
+UNCLEAR_GAIN = 0.7
+MAX_UNCLEAR = 4
+_UNCLEAR_REACH = 12
 
 
 @dataclass(frozen=True)
@@ -92,13 +100,26 @@ def read_bar(picture_hwC: Picture, place: Placement, bar: BarProfile, sigma: flo
         place = place.shifted(0.0, shift)
     if not _inside(picture_hwC, place, bar):
         return unreadable("outside the picture")
-    covered, contrast = _frame_contrast(picture_hwC, place, bar)
+    covered, contrast = _frame_contrast(picture_hwC, place, bar, sigma)
     if contrast < MIN_MEAN_CONTRAST:
         return unreadable("no frame")
     if covered:
         return unreadable("frame covered")
     inner_YXC = _inner(picture_hwC, place, bar)
+    if not _rims_follow(picture_hwC, place, bar):
+        return unreadable("fill covered")
     return _read_columns(inner_YXC, bar, sigma, _scene(picture_hwC, place, bar), contrast)
+
+
+def _rims_follow(picture_hwC: Picture, place: Placement, bar: BarProfile) -> bool:
+    """Whether the rows beside the box are as bright as the fill: a cover over the fill alone leaves them behind."""
+    if not bar.rim_rows:
+        return True
+    columns = place.columns(np.arange(bar.frame.first_column, min(bar.frame.last_column + 1, bar.box.right)))
+    rims_YX = channel_of(sample(picture_hwC, place.rows(np.array(bar.rim_rows)), columns), "max")
+    fill_YX = channel_of(sample(picture_hwC, place.rows(np.array(middle_rows(bar))), columns), "max")
+    apart_X = _smooth(rims_YX.mean(axis=0, keepdims=True) - fill_YX.mean(axis=0, keepdims=True))[0]
+    return float((np.abs(apart_X) <= RIM_LEVELS).mean()) >= MIN_RIM_SHARE
 
 
 def _inside(picture_hwC: Picture, place: Placement, bar: BarProfile) -> bool:
@@ -110,27 +131,56 @@ def _inside(picture_hwC: Picture, place: Placement, bar: BarProfile) -> bool:
     return bool(left > -slack and right < width - 1 + slack and top > -slack and bottom < height - 1 + slack)
 
 
-def _frame_contrast(picture_hwC: Picture, place: Placement, bar: BarProfile) -> tuple[bool, float]:
-    """Whether lines are missing over a stretch of columns, and the median contrast (levels) of light and dark lines."""
+def _frame_contrast(picture_hwC: Picture, place: Placement, bar: BarProfile, sigma: float) -> tuple[bool, float]:
+    """Whether lines are missing over a stretch of columns, and the median contrast (levels) of light and dark lines.
+
+    Where the blur alone would level a line (a bright scene on its dark side), nothing can be said; that may be so in a
+    part of the columns only.
+    """
     frame = bar.frame
-    rows = np.array([line.at for line in frame.rows], np.float64)
-    columns = np.arange(frame.first_column, frame.last_column + 1, dtype=np.float64)
-    values_LX = channel_of(sample(picture_hwC, place.rows(rows), place.columns(columns)), frame.channel)
-    light = [k for k, line in enumerate(frame.rows) if line.shade == "light"]
-    dark = [k for k, line in enumerate(frame.rows) if line.shade == "dark"]
-    # Each line against the nearest one of the other shade: a cover over one side must not hide behind the other.
-    pairs = [(k, min(dark, key=lambda d: abs(rows[d] - rows[k]))) for k in light]
-    pairs += [(min(light, key=lambda d: abs(rows[d] - rows[k])), k) for k in dark]
-    contrast_X = np.min([_smooth(values_LX[a] - values_LX[b]) for a, b in pairs], axis=0)
-    missing_X = contrast_X < MIN_LINE_CONTRAST
-    covered = missing_X.mean() > MAX_COVERED_SHARE or _longest_run(missing_X) > MAX_COVERED_RUN
-    return bool(covered), float(np.median(contrast_X))
+    lines = np.array([line.at for line in frame.rows])
+    first = int(lines.min()) - BESIDE
+    rows = np.arange(first, lines.max() + BESIDE + 1)
+    columns = np.arange(frame.first_column, frame.last_column + 1)
+    seen_YX = channel_of(sample(picture_hwC, place.rows(rows), place.columns(columns)), frame.channel)
+    due_YX = blurred_lines(bar, seen_YX, first, sigma)
+    even_YX = blurred_lines(bar, np.full((len(rows), 1), 128.0), first, sigma)
+    covered, contrasts, telling = False, [], []
+    # Above and below on their own: a cover over one side must not hide behind the other.
+    for pairs in _line_pairs(bar):
+        over, under = (np.array(side) - first for side in zip(*pairs, strict=True))
+        seen_PX, due_PX = _smooth(seen_YX[over] - seen_YX[under]), _smooth(due_YX[over] - due_YX[under])
+        power_X = np.square(due_PX).sum(axis=0)
+        agreement_X = (seen_PX * due_PX).sum(axis=0) / np.maximum(power_X, 1.0)
+        # What a flat cover would hide; far below that, the scene itself levels the lines.
+        even = float(np.linalg.norm(even_YX[over] - even_YX[under]))
+        telling_X = np.sqrt(power_X) >= max(MIN_DUE_CONTRAST, MIN_DUE_SHARE * even)
+        missing_X = telling_X & (agreement_X < MIN_AGREEMENT)
+        covered |= missing_X.mean() > MAX_COVERED_SHARE or _longest_run(missing_X) > MAX_COVERED_RUN
+        telling.append(float(telling_X.mean()))
+        contrasts.append(float(np.median(seen_PX.mean(axis=0))))
+    return bool(covered) or max(telling) < MIN_TELLING_SHARE, max(contrasts)
 
 
-def _smooth(values_X: NDArray[np.generic]) -> NDArray[np.float64]:
+def _line_pairs(bar: BarProfile) -> list[list[tuple[int, int]]]:
+    """(light row, dark row) pairs of neighbouring lines above the bar, and below it."""
+    groups = []
+    for side in (
+        [line for line in bar.frame.rows if line.at < bar.box.top],
+        [line for line in bar.frame.rows if line.at >= bar.box.bottom],
+    ):
+        light = [line.at for line in side if line.shade == "light"]
+        dark = [line.at for line in side if line.shade == "dark"]
+        pairs = {(at, min(dark, key=lambda other: abs(other - at))) for at in light}
+        pairs |= {(min(light, key=lambda other: abs(other - at)), at) for at in dark}
+        groups.append(sorted(pairs))
+    return groups
+
+
+def _smooth(values_PX: NDArray[np.generic]) -> NDArray[np.float64]:
     """Mean over three columns."""
-    padded = np.pad(np.asarray(values_X, np.float64), 1, mode="edge")
-    mean: NDArray[np.float64] = (padded[:-2] + padded[1:-1] + padded[2:]) / 3.0
+    padded = np.concatenate([values_PX[:, :1], values_PX, values_PX[:, -1:]], axis=1)
+    mean: NDArray[np.float64] = (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3.0
     return mean
 
 
@@ -153,6 +203,7 @@ class _Scene:
 
     mean_XC: Floats
     free_X: NDArray[np.bool_]
+    must_match: bool
 
 
 def _scene(picture_hwC: Picture, place: Placement, bar: BarProfile) -> _Scene | None:
@@ -165,18 +216,19 @@ def _scene(picture_hwC: Picture, place: Placement, bar: BarProfile) -> _Scene | 
     free_X = np.zeros(bar.box.width, np.bool_)
     for first, past in bar.scene_free:
         free_X[max(first - bar.box.left, 0) : max(past - bar.box.left, 0)] = True
-    return _Scene(mean_XC[::-1], free_X[::-1]) if bar.fills_from == "right" else _Scene(mean_XC, free_X)
+    outwards = slice(None, None, -1 if bar.fills_from == "right" else 1)
+    return _Scene(mean_XC[outwards], free_X[outwards], bar.scene_test == "match")
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """Solid columns, then draining ones up to `end`; likelihood, colour of the solid part, columns that fit as well."""
+    """Solid columns, then draining ones up to `end`; likelihood, colour of the solid part, columns that fit either way."""
 
     solid: int
     end: int
     gain: float
     colour_C: Floats
-    spread: int = 0
+    unclear: int
 
 
 def _read_columns(
@@ -191,8 +243,8 @@ def _read_columns(
         learned_C = np.median(mean_XC[1 : cut.solid - 1], axis=0).astype(np.float32)
         if float(np.linalg.norm(learned_C - cut.colour_C)) <= LARGEST_COLOUR_SHIFT:
             noise = float(np.median(np.linalg.norm(mean_XC[1 : cut.solid - 1] - learned_C, axis=1)))
-            cut = _cut(mean_XC, learned_C, drain_X, float(np.clip(30.0 + 3.0 * noise, *FITTED_DISTANCE)))
-    problem = "end unclear" if cut.spread > MAX_SPREAD else _problem(inner_YXC, mean_XC, cut, solid)
+            cut = _cut(mean_XC, learned_C, drain_X, float(np.clip(32.0 + 3.0 * noise, *FITTED_DISTANCE)))
+    problem = "end unclear" if cut.unclear > MAX_UNCLEAR else _problem(inner_YXC, mean_XC, cut, solid)
     problem = problem or _scene_problem(mean_XC, cut, scene)
     if problem:
         return unreadable(problem)
@@ -212,23 +264,25 @@ def _likelihood(mean_XC: Floats, colour_C: Floats, distance: float) -> NDArray[n
 
 def _cut(mean_XC: Floats, colour_C: Floats, drain_likelihood_X: NDArray[np.float64] | None, distance: float) -> _Cut:
     """Most likely number of solid columns and end of the draining part."""
-    solid_X = np.concatenate([[0.0], np.cumsum(_likelihood(mean_XC, colour_C, distance))])
+    likelihood_X = _likelihood(mean_XC, colour_C, distance)
+    solid_X = np.concatenate([[0.0], np.cumsum(likelihood_X)])
     if drain_likelihood_X is None:
         end = int(np.argmax(solid_X))
-        return _Cut(end, end, float(solid_X[end]), colour_C, _spread(solid_X))
+        return _Cut(end, end, float(solid_X[end]), colour_C, _unclear(likelihood_X, end))
     drain_X = np.concatenate([[0.0], np.cumsum(drain_likelihood_X)])
     # For every end: the best solid length up to it is a running maximum of the difference.
     lead_X = solid_X - drain_X
     total_X = drain_X + np.maximum.accumulate(lead_X)
     end = int(np.argmax(total_X))
     solid = int(np.argmax(lead_X[: end + 1]))
-    return _Cut(solid, end, float(total_X[end]), colour_C, _spread(total_X))
+    unclear = _unclear(np.maximum(likelihood_X, drain_likelihood_X), end)
+    return _Cut(solid, end, float(total_X[end]), colour_C, unclear)
 
 
-def _spread(total_X: NDArray[np.float64]) -> int:
-    """Columns between the first and the last end that fit nearly as well as the best."""
-    alike = np.flatnonzero(total_X >= total_X.max() - UNCLEAR_GAIN)
-    return int(alike[-1] - alike[0])
+def _unclear(likelihood_X: NDArray[np.float64], end: int) -> int:
+    """Columns around the end that could as well lie on its other side."""
+    around_X = likelihood_X[max(0, end - _UNCLEAR_REACH) : end + _UNCLEAR_REACH]
+    return int((np.abs(around_X) < UNCLEAR_GAIN).sum())
 
 
 def _fit(mean_XC: Floats, cut: _Cut) -> float:
@@ -305,6 +359,8 @@ def _scene_problem(mean_XC: Floats, cut: _Cut, scene: _Scene | None) -> str:
     flat, lively = float(inside_X.std()), float(beside_X.std())
     if flat < FLAT_LEVELS and lively > 4 * FLAT_LEVELS:
         return "empty part is flat"
+    if not scene.must_match:
+        return ""
     # Slanted things in the scene pass the bar a few columns aside.
     around_XN = np.clip(columns[:, None] + np.arange(-SCENE_REACH, SCENE_REACH + 1, 2), 0, len(mean_XC) - 1)
     apart_XN = np.square(mean_XC[columns][:, None] - scene.mean_XC[around_XN]).sum(axis=2)

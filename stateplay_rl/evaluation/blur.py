@@ -16,7 +16,7 @@ from stateplay_rl.evaluation.profile import BarProfile, Colour
 
 SIGMAS = (0.0, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05, 1.2, 1.35, 1.5)
 """Blurs that are told apart; a more blurred picture counts as the last."""
-_OUTSIDE = 3
+BESIDE = 3
 """Rows beyond the outermost line at which the scene is looked at."""
 
 
@@ -35,7 +35,7 @@ def estimate_blur(picture_hwC: Picture, place: Placement, bars: list[BarProfile]
 def _blur_of(picture_hwC: Picture, place: Placement, bar: BarProfile) -> int:
     """Index of the blur that fits one bar's lines."""
     lines = bar.frame.rows
-    first, last = min(line.at for line in lines) - _OUTSIDE, max(line.at for line in lines) + _OUTSIDE
+    first, last = min(line.at for line in lines) - BESIDE, max(line.at for line in lines) + BESIDE
     rows = np.arange(first, last + 1)
     columns = np.linspace(bar.frame.first_column, bar.frame.last_column, 40)
     seen_Y = channel_of(sample(picture_hwC, place.rows(rows), place.columns(columns)), bar.frame.channel).mean(axis=1)
@@ -49,6 +49,22 @@ def _blur_of(picture_hwC: Picture, place: Placement, bar: BarProfile) -> int:
         sign[line.at - first] = 1.0 if line.shade == "light" else -1.0
     contrasts = np.array([_gaussian(sigma, len(rows)) @ pattern_Y @ sign for sigma in SIGMAS])
     return int(np.argmin(np.abs(contrasts - seen_Y @ sign)))
+
+
+def blurred_lines(bar: BarProfile, seen_YX: NDArray[np.float32], first_row: int, sigma: float) -> NDArray[np.float64]:
+    """What the rows around a bar would be if its frame lines were there: those drawn sharp, then blurred.
+
+    Args:
+        bar: the bar's profile.
+        seen_YX: the frame's channel over the rows from `first_row` on.
+        first_row: native row of `seen_YX[0]`.
+        sigma: blur, native pixels.
+    """
+    drawn_YX = seen_YX.astype(np.float64)
+    for line in bar.frame.rows:
+        drawn_YX[line.at - first_row] = channel_of(np.array(line.colour), bar.frame.channel)
+    blurred: NDArray[np.float64] = _gaussian(sigma, len(drawn_YX)) @ drawn_YX
+    return blurred
 
 
 @lru_cache(maxsize=64)
@@ -69,11 +85,8 @@ def blurred_colour(bar: BarProfile, colour: Colour, sigma: float) -> NDArray[np.
     Rows that the profile says nothing about do not count.
     """
     known = {row: np.array(colour, np.float64) for row in range(bar.box.top, bar.box.bottom)}
-    share = np.array(colour, np.float64) / 255.0
     for line in bar.frame.rows:
         known[line.at] = np.array(line.colour, np.float64)
-    for row in bar.rims:
-        known[row] = 255.0 * (bar.rim_haze + (1.0 - bar.rim_haze) * share)
     rows = np.array(sorted(known))
     colours_YC = np.stack([known[row] for row in rows.tolist()])
     used = np.array(middle_rows(bar))

@@ -17,7 +17,7 @@ from stateplay_rl.evaluation.placement import Picture, Placement, fit_columns, n
 from stateplay_rl.evaluation.profile import TIMER, HudProfile, Role
 
 HUD_READER_VERSION = 1
-MIN_ROW_CONTRAST = 14.0
+MIN_ROW_CONTRAST = 9.0
 """Levels by which the light frame lines must exceed the dark ones for a HUD to be there at all."""
 MIN_ENDS_SHARE = 0.7
 """Share of the frames' ends that must show."""
@@ -123,7 +123,9 @@ class ProfileReader:
     def _read_at(self, frame_hwC: Picture, place: Placement) -> HudReading:
         sigma = estimate_blur(frame_hwC, place, self._aligning)
         elements = {name: self._bar(frame_hwC, place, sigma, name) for name in self.profile.bars}
-        # Digits float over the scene without a frame: believed only where the bars around them are.
+        # Without one good bar among those that the picture was aligned by, the place itself is a guess.
+        if not any(elements[name].readable for name, bar in self.profile.bars.items() if bar.frame.ends):
+            return self._nothing("no bar found where the HUD should be")
         if self.profile.timer is not None:
             clock = read_timer(frame_hwC, place, self.profile.timer)
             value = None if clock.value is None else float(clock.value)

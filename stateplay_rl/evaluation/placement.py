@@ -22,7 +22,8 @@ SEARCH_PIXELS = 8.0
 SEARCH_SQUEEZE = 0.04
 """How far the horizontal scale may be off, as a share."""
 _FINE = 0.25
-_MIN_END_CONTRAST = 12.0
+_NEARNESS = 0.15
+_MIN_END_CONTRAST = 8.0
 """Levels (of 255) by which a light end column must exceed the dark one inside it."""
 
 
@@ -138,6 +139,8 @@ def fit_columns(picture_hwC: Picture, place: Placement, bars: list[BarProfile]) 
     contrast_ESD = np.stack([_end_contrast(picture_hwC, place, end, middle, squeezes, shifts) for end in ends])
     # A single bright spot must not decide.
     total_SD = np.minimum(contrast_ESD, 120.0).sum(axis=0)
+    # In a blurred picture many placements fit nearly as well: the nearest to the nominal one is taken.
+    total_SD -= _NEARNESS * total_SD.max() * (np.abs(squeezes[:, None]) / SEARCH_SQUEEZE)
     s, d = np.unravel_index(int(np.argmax(total_SD)), total_SD.shape)
     scale = place.scale_x * (1.0 + squeezes[s])
     shift = shifts[d] + _FINE * _vertex(total_SD[s], int(d))

@@ -86,12 +86,14 @@ class BarProfile(FrozenConfig):
     solid: tuple[Colour, ...] = Field(min_length=1, description="colours of the solid part")
     drain: Colour | None = Field(None, description="colour of the part that was just lost and still drains")
     empty: Colour | None = Field(None, description="colour of the empty part; none: the scene shows through")
-    rims: tuple[int, ...] = Field((), description="paler rows of the fill beside the box, part of no reading")
-    rim_haze: float = Field(0.0, ge=0, le=1, description="share of white in the rims' colour")
+    rim_rows: tuple[int, ...] = Field((), description="rows beside the box that are as bright as the fill, paler")
     scene_rows: tuple[int, int] | None = Field(
         None, description="rows [first, past) just outside the bar where the scene shows, for the see-through test"
     )
     scene_free: tuple[tuple[int, int], ...] = Field((), description="columns [first, past) free of text there")
+    scene_test: Literal["match", "lively"] = Field(
+        "match", description="`match`: the empty part must look like the scene beside; `lively`: only as uneven as it"
+    )
     frame: FrameLines
     tolerance: float = Field(2.0, ge=0, description="points by which a right reading may miss the truth")
 
@@ -147,6 +149,12 @@ class HudProfile(FrozenConfig):
             raise ValueError("at least one bar is needed")
         for name, bar in self.bars.items():
             lines = [line.at for line in bar.frame.rows]
+            for side in (
+                {line.shade for line in bar.frame.rows if line.at < bar.box.top},
+                {line.shade for line in bar.frame.rows if line.at >= bar.box.bottom},
+            ):
+                if side != {"light", "dark"}:
+                    raise ValueError(f"bars.{name} needs a light and a dark frame row both above and below its box")
             if bar.box.right > self.width or max(bar.box.bottom - 1, *lines) >= self.height:
                 raise ValueError(f"bars.{name} reaches outside the {self.width}x{self.height} picture")
         for left, top in () if self.timer is None else self.timer.cells:
