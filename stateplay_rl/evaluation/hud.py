@@ -10,11 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stateplay_rl.errors import InputError
-from stateplay_rl.evaluation.bars import read_bar
+from stateplay_rl.evaluation.bars import BarColours, read_bar
 from stateplay_rl.evaluation.blur import estimate_blur
 from stateplay_rl.evaluation.digits import read_timer
-from stateplay_rl.evaluation.placement import Picture, Placement, fit_columns, nominal_placements, row_shift
+from stateplay_rl.evaluation.placement import (
+    SEARCH_PIXELS,
+    SEARCH_SQUEEZE,
+    Picture,
+    Placement,
+    fit_columns,
+    nominal_placements,
+    row_shift,
+)
 from stateplay_rl.evaluation.profile import TIMER, HudProfile, Role
+from stateplay_rl.evaluation.strip import BarGeometry, BarStrip, cut_strip
 
 HUD_READER_VERSION = 1
 MIN_ROW_CONTRAST = 9.0
@@ -22,6 +31,8 @@ MIN_ROW_CONTRAST = 9.0
 MIN_ENDS_SHARE = 0.7
 """Share of the frames' ends that must show."""
 _MIN_SIDE = 48
+_NEAR_PIXELS = 1.0
+"""How far the HUD may move from one frame to the next before it is looked for anew, native pixels."""
 
 
 @dataclass(frozen=True)
@@ -89,53 +100,76 @@ class ProfileReader:
         self.game = profile.game
         self._aligning = [bar for bar in profile.bars.values() if bar.frame.ends]
         self._ends = sum(len(bar.frame.ends) for bar in self._aligning)
+        self._geometry = {name: BarGeometry(bar) for name, bar in profile.bars.items()}
+        self._colours: dict[tuple[str, float], BarColours] = {}
 
-    def read(self, frame_hwC: Picture) -> HudReading:
+    def read(self, frame_hwC: Picture, near: Placement | None = None) -> HudReading:
         """Read one frame.
 
         Args:
             frame_hwC: uint8 RGB [h, w, 3], any size.
+            near: where the HUD lay in the frame before; it is looked for there first.
 
         Raises:
             InputError: not a colour picture.
         """
         check_picture(frame_hwC)
-        reason = "no HUD found"
         if min(frame_hwC.shape[:2]) < _MIN_SIDE:
-            return self._nothing(reason)
+            return self._nothing("picture too small")
+        if near is not None:
+            place = self._align(frame_hwC, near, _NEAR_PIXELS, 0.0)
+            if place is not None and abs(place.left - near.left) + abs(place.top - near.top) < _NEAR_PIXELS:
+                return self._read_at(frame_hwC, place)
         for nominal in nominal_placements(*frame_hwC.shape[:2], self.profile):
-            place = self._align(frame_hwC, nominal)
+            place = self._align(frame_hwC, nominal, SEARCH_PIXELS, SEARCH_SQUEEZE)
             if place is not None:
                 return self._read_at(frame_hwC, place)
-        return self._nothing(reason)
+        return self._nothing("no HUD found")
 
     def read_video(self, frames_ThwC: NDArray[np.uint8]) -> list[HudReading]:
-        """Read every frame on its own: a generated HUD may move or vanish in any of them."""
-        return [self.read(frame) for frame in frames_ThwC]
+        """Read every frame: a generated HUD may move or vanish in any of them."""
+        readings: list[HudReading] = []
+        near: Placement | None = None
+        for frame_hwC in frames_ThwC:
+            reading = self.read(frame_hwC, near)
+            # Only a good reading vouches for its place.
+            near = reading.place if reading.readable else None
+            readings.append(reading)
+        return readings
 
-    def _align(self, frame_hwC: Picture, nominal: Placement) -> Placement | None:
-        shift, contrast = row_shift(frame_hwC, nominal, self._aligning)
+    def _align(self, frame_hwC: Picture, start: Placement, reach: float, squeeze: float) -> Placement | None:
+        shift, contrast = row_shift(frame_hwC, start, self._aligning, reach)
         if contrast < MIN_ROW_CONTRAST:
             return None
-        place, ends = fit_columns(frame_hwC, nominal.shifted(0.0, shift), self._aligning)
+        place, ends = fit_columns(frame_hwC, start.shifted(0.0, shift), self._aligning, reach, squeeze)
         return place if ends >= MIN_ENDS_SHARE * self._ends else None
 
     def _read_at(self, frame_hwC: Picture, place: Placement) -> HudReading:
-        sigma = estimate_blur(frame_hwC, place, self._aligning)
-        elements = {name: self._bar(frame_hwC, place, sigma, name) for name in self.profile.bars}
+        strips = {name: self._strip(frame_hwC, place, name) for name in self.profile.bars}
+        sure = [strip for strip in strips.values() if strip is not None and strip.geometry.bar.frame.ends]
+        sigma = estimate_blur(sure)
+        elements: dict[str, ElementReading] = {name: self._bar(strip, sigma, name) for name, strip in strips.items()}
         # Without one good bar among those that the picture was aligned by, the place itself is a guess.
         if not any(elements[name].readable for name, bar in self.profile.bars.items() if bar.frame.ends):
             return self._nothing("no bar found where the HUD should be")
         if self.profile.timer is not None:
             clock = read_timer(frame_hwC, place, self.profile.timer)
             value = None if clock.value is None else float(clock.value)
-            elements_timer = ElementReading(value, value, clock.confidence, clock.reason)
-            elements = {**elements, TIMER: elements_timer}
+            elements[TIMER] = ElementReading(value, value, round(clock.confidence, 3), clock.reason)
         return HudReading({name: elements[name] for name in self.profile.elements}, place)
 
-    def _bar(self, frame_hwC: Picture, place: Placement, sigma: float, name: Role) -> ElementReading:
-        bar = self.profile.bars[name]
-        seen = read_bar(frame_hwC, place, bar, sigma, fix_rows=not bar.frame.ends)
+    def _strip(self, frame_hwC: Picture, place: Placement, name: Role) -> BarStrip | None:
+        geometry = self._geometry[name]
+        if not geometry.bar.frame.ends:
+            # Far from the bars that the picture was aligned by: its rows are found anew.
+            shift, _ = row_shift(frame_hwC, place, [geometry.bar])
+            place = place.shifted(0.0, shift)
+        return cut_strip(frame_hwC, place, geometry)
+
+    def _bar(self, strip: BarStrip | None, sigma: float, name: Role) -> ElementReading:
+        if (name, sigma) not in self._colours:
+            self._colours[name, sigma] = BarColours.under(self._geometry[name], sigma)
+        seen = read_bar(strip, sigma, self._colours[name, sigma])
         if not seen.readable:
             return ElementReading(None, None, 0.0, seen.reason)
         return ElementReading(round(seen.solid, 2), round(seen.solid + seen.drain, 2), round(seen.confidence, 3))

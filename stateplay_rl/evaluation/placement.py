@@ -96,15 +96,17 @@ def channel_of(colours: NDArray[np.generic], channel: str) -> NDArray[np.generic
     return chosen
 
 
-def row_shift(picture_hwC: Picture, place: Placement, bars: list[BarProfile]) -> tuple[float, float]:
-    """Vertical shift (native pixels) at which the bars' frame lines fit best, and the contrast there (levels)."""
-    shifts = np.arange(-SEARCH_PIXELS, SEARCH_PIXELS + _FINE, _FINE)
+def row_shift(
+    picture_hwC: Picture, place: Placement, bars: list[BarProfile], reach: float = SEARCH_PIXELS
+) -> tuple[float, float]:
+    """Vertical shift within +-reach (native pixels) at which the frame lines fit best, and the contrast there."""
+    shifts = np.arange(-reach, reach + _FINE, _FINE)
     total = np.zeros(len(shifts))
     for bar in bars:
         frame = bar.frame
         lines = np.array([line.at for line in frame.rows], np.float64)
         sign = _weights(bar)
-        y_grid = np.arange(lines.min() - SEARCH_PIXELS - 1, lines.max() + SEARCH_PIXELS + 1.5, 0.5)
+        y_grid = np.arange(lines.min() - reach - 1, lines.max() + reach + 1.5, 0.5)
         x_grid = np.linspace(frame.first_column, frame.last_column, 48)
         height, width = picture_hwC.shape[:2]
         rows = np.clip(np.rint(place.rows(y_grid)).astype(np.intp), 0, height - 1)
@@ -126,15 +128,28 @@ def _weights(bar: BarProfile) -> NDArray[np.float64]:
     return np.where(light, 1.0 / light.sum(), -1.0 / (~light).sum())
 
 
-def fit_columns(picture_hwC: Picture, place: Placement, bars: list[BarProfile]) -> tuple[Placement, int]:
+def fit_columns(
+    picture_hwC: Picture,
+    place: Placement,
+    bars: list[BarProfile],
+    reach: float = SEARCH_PIXELS,
+    squeeze: float = SEARCH_SQUEEZE,
+) -> tuple[Placement, int]:
     """Horizontal shift and squeeze that put the frames' end columns on light columns with dark ones inside.
+
+    Args:
+        picture_hwC: uint8 RGB.
+        place: where the search starts; its rows are right.
+        bars: those whose frames have ends.
+        reach: largest shift, native pixels.
+        squeeze: largest change of scale, a share.
 
     Returns:
         The fitted placement and how many ends show there.
     """
     ends = [(light, dark, bar) for bar in bars for light, dark in bar.frame.ends]
-    squeezes = np.linspace(-SEARCH_SQUEEZE, SEARCH_SQUEEZE, 17)
-    shifts = np.arange(-SEARCH_PIXELS, SEARCH_PIXELS + _FINE, _FINE)
+    squeezes = np.linspace(-squeeze, squeeze, 17) if squeeze else np.zeros(1)
+    shifts = np.arange(-reach, reach + _FINE, _FINE)
     middle = np.mean([light for light, _, _ in ends])
     contrast_ESD = np.stack([_end_contrast(picture_hwC, place, end, middle, squeezes, shifts) for end in ends])
     # A single bright spot must not decide.
@@ -160,7 +175,7 @@ def _end_contrast(
 ) -> NDArray[np.float64]:
     """Light minus dark column, for every squeeze and shift."""
     light, dark, bar = end
-    reach = SEARCH_PIXELS + SEARCH_SQUEEZE * abs(light - middle) + 3
+    reach = float(shifts[-1] + squeezes[-1] * abs(light - middle)) + 3.0
     x_grid = np.arange(min(light, dark) - reach, max(light, dark) + reach, 0.5)
     y_grid = np.arange(bar.box.top, bar.box.bottom)
     strip_YXC = sample(picture_hwC, place.rows(y_grid), place.columns(x_grid))

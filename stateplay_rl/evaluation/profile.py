@@ -155,6 +155,8 @@ class HudProfile(FrozenConfig):
             ):
                 if side != {"light", "dark"}:
                     raise ValueError(f"bars.{name} needs a light and a dark frame row both above and below its box")
+            if bar.frame.first_column < bar.box.left or bar.frame.last_column >= bar.box.right:
+                raise ValueError(f"bars.{name}: the frame's columns must lie within the box's")
             if bar.box.right > self.width or max(bar.box.bottom - 1, *lines) >= self.height:
                 raise ValueError(f"bars.{name} reaches outside the {self.width}x{self.height} picture")
         for left, top in () if self.timer is None else self.timer.cells:
