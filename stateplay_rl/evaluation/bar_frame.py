@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stateplay_rl.evaluation.blur import blurred_lines
 from stateplay_rl.evaluation.placement import Floats, channel_of
-from stateplay_rl.evaluation.strip import BarStrip
+from stateplay_rl.evaluation.strip import BarStrip, middle
 
 # Frame lines: least share of the contrast due, least contrast (levels), and what may lack it.
 MIN_AGREEMENT = 0.12
@@ -55,7 +55,7 @@ def frame_problem(strip: BarStrip, sigma: float) -> tuple[str, float]:
         missing_X = telling_X & (agreement_X < MIN_AGREEMENT)
         covered |= bool(missing_X.mean() > MAX_COVERED_SHARE) or longest_run(missing_X) > MAX_COVERED_RUN
         telling.append(float(telling_X.mean()))
-        contrasts.append(float(np.median(seen_PX.mean(axis=0))))
+        contrasts.append(float(middle(seen_PX.mean(axis=0))))
     contrast = max(contrasts)
     if contrast < MIN_MEAN_CONTRAST:
         return "no frame", contrast
@@ -78,7 +78,7 @@ def scene_problem(strip: BarStrip, mean_XC: Floats, end: int) -> str:
     empty_XC = mean_XC[end + 3 :]
     if len(empty_XC) >= MIN_SCENE_COLUMNS:
         steps_X = np.abs(np.diff(empty_XC, axis=0)).sum(axis=1)
-        if float(np.median(steps_X)) > NOISE_STEP:
+        if float(middle(steps_X)) > NOISE_STEP:
             return "empty part is noise"
     if geometry.bar.scene_rows is None:
         return ""

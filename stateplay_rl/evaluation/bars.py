@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stateplay_rl.evaluation.bar_frame import frame_problem, longest_run, rims_follow, scene_problem
 from stateplay_rl.evaluation.blur import blurred_colour
 from stateplay_rl.evaluation.placement import Floats
-from stateplay_rl.evaluation.strip import BarGeometry, BarStrip
+from stateplay_rl.evaluation.strip import BarGeometry, BarStrip, middle
 
 # RGB distance (0..441) at which a column is as likely of a colour as not; blurs and codecs stay far below.
 COLOUR_DISTANCE = 80.0
@@ -129,10 +129,10 @@ def _best_cut(mean_XC: Floats, colours: BarColours) -> _Cut:
     if cut.solid < _FEW_COLUMNS:
         return cut
     solid_XC = mean_XC[1 : cut.solid - 1]
-    learned_C = np.median(solid_XC, axis=0).astype(np.float32)
+    learned_C = middle(solid_XC)
     if float(np.linalg.norm(learned_C - cut.colour_C)) > LARGEST_COLOUR_SHIFT:
         return cut
-    noise = float(np.median(np.linalg.norm(solid_XC - learned_C, axis=1)))
+    noise = float(middle(np.linalg.norm(solid_XC - learned_C, axis=1)))
     return _cut(mean_XC, learned_C, drain_X, float(np.clip(32.0 + 3.0 * noise, *FITTED_DISTANCE)))
 
 
@@ -185,7 +185,7 @@ def _edge(mean_XC: Floats, cut: int, start: int, before_C: Floats) -> float:
     columns = len(mean_XC)
     if cut <= start or cut >= columns - 1:
         return float(cut)
-    after_C = np.median(mean_XC[min(cut + 2, columns - 1) : cut + 2 + _EDGE_REACH], axis=0)
+    after_C = middle(mean_XC[min(cut + 2, columns - 1) : cut + 2 + _EDGE_REACH])
     step_C = before_C - after_C
     told_C = np.abs(step_C) >= _MIN_EDGE_STEP
     if float(np.linalg.norm(step_C)) < _MIN_EDGE_CONTRAST or not told_C.any():

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stateplay_rl.evaluation.placement import Floats
 from stateplay_rl.evaluation.profile import Colour
-from stateplay_rl.evaluation.strip import BESIDE, BarGeometry, BarStrip
+from stateplay_rl.evaluation.strip import BESIDE, BarGeometry, BarStrip, middle
 
 SIGMAS = (0.0, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05, 1.2, 1.35, 1.5)
 """Blurs that are told apart; a more blurred picture counts as the last."""
@@ -32,7 +32,7 @@ def _blur_index(strip: BarStrip) -> int:
     # The scene next to the lines is read off some rows away, where they no longer bleed into it.
     drawn_Y[max(top - BESIDE, 0) : top] = seen_Y[max(top - BESIDE, 0)]
     drawn_Y[bottom + 1 :] = seen_Y[min(bottom + BESIDE, len(seen_Y) - 1)]
-    drawn_Y[geometry.inner] = np.median(seen_Y[geometry.inner])
+    drawn_Y[geometry.inner] = middle(seen_Y[geometry.inner])
     drawn_Y[geometry.line_rows] = geometry.line_levels
     contrasts = np.stack([_gaussian(sigma, len(seen_Y))[geometry.line_rows] @ drawn_Y for sigma in SIGMAS])
     seen = float(seen_Y[geometry.line_rows] @ geometry.line_signs)
