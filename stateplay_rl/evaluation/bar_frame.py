@@ -30,6 +30,7 @@ SCENE_REACH = 4
 MIN_SCENE_SHARE = 0.5
 MIN_SCENE_CORRELATION = 0.15
 MIN_SCENE_COLUMNS = 30
+MIN_FILL_COLUMNS = 3
 FLAT_LEVELS = 2.5
 NOISE_STEP = 90.0
 
@@ -75,11 +76,12 @@ def rims_follow(strip: BarStrip) -> bool:
 def scene_problem(strip: BarStrip, mean_XC: Floats, end: int) -> str:
     """Whether the part past column `end` is something else than the scene behind it: flat, noise, another picture."""
     geometry = strip.geometry
-    empty_XC = mean_XC[end + 3 :]
-    if len(empty_XC) >= MIN_SCENE_COLUMNS:
-        steps_X = np.abs(np.diff(empty_XC, axis=0)).sum(axis=1)
-        if float(middle(steps_X)) > NOISE_STEP:
-            return "empty part is noise"
+    # A bar that shows some fill vouches for itself; one without any may be hidden behind something.
+    if end >= MIN_FILL_COLUMNS:
+        return ""
+    steps_X = np.abs(np.diff(mean_XC[end:], axis=0)).sum(axis=1)
+    if float(middle(steps_X)) > NOISE_STEP:
+        return "empty part is noise"
     if geometry.bar.scene_rows is None:
         return ""
     columns = np.flatnonzero(geometry.free_X)
