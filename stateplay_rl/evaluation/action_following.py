@@ -1,8 +1,8 @@
 """Does the commanded move happen? A documented protocol, calibrated on real clips, silent where calibration fails.
 
 **Protocol.** A video is cut into the action windows of its condition. A *probe* looks at one kind of command (walk,
-attack, …) and gives each window a number that grows with the evidence that the move happens; windows that it cannot read
-give None. On real clips the command is known to be obeyed more often than not, so the probe must tell windows with the
+attack, …) and gives each window a number that grows with the evidence that the move happens, None for a window that
+it cannot read. On real clips the command is known to be obeyed more often than not, so the probe must tell windows with the
 command from windows without: a threshold is chosen on one half of the clips (by cluster) and its balanced accuracy is
 measured on the other. Only a probe whose measured accuracy has a lower 95 % bound of at least `MIN_ACCURACY` may
 speak; another's numbers are withheld, with the reason.
@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.evaluation.intervals import Bounds, bounds_of
 from stateplay_rl.nft.statistics import bootstrap_mean
 
@@ -26,7 +28,6 @@ MIN_ACCURACY = 0.75
 """Lower 95 % bound of the balanced accuracy that a probe needs."""
 MIN_WINDOWS = 20
 """Windows of each kind that a calibration needs, on either half."""
-BUTTONS = ("UP", "DOWN", "LEFT", "RIGHT", "Y", "X", "Z", "A", "B", "C", "D")
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _seen(clips: Sequence[ProbedClip]) -> list[tuple[bool, float]]:
 
 def _best_threshold(seen: Sequence[tuple[bool, float]]) -> float:
     values = sorted({value for _, value in seen})
-    middles = [(a + b) / 2 for a, b in zip(values[:-1], values[1:], strict=True)] or values
+    middles = [(a + b) / 2 for a, b in pairwise(values)] or values
     return max(middles, key=lambda threshold: _balanced(seen, threshold))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from stateplay_rl.evaluation.follow import MIN_COVERAGE, FollowReport, HudEvent, follow
 from stateplay_rl.evaluation.intervals import Bounds, bounds_of
-from stateplay_rl.evaluation.profile import TIMER, HudProfile, Role
+from stateplay_rl.evaluation.profile import HudFacts
 from stateplay_rl.evaluation.series import HudSeries
 
 EVENT_KINDS = ("hit", "special", "ko")
@@ -69,14 +69,6 @@ class StateAgreement:
         }
 
 
-def tolerance_of(profile: HudProfile, name: str) -> float:
-    """Points by which a right reading of an element may miss the truth; the clock must be exact."""
-    if name == TIMER:
-        return 0.0
-    role: Role = name  # type: ignore[assignment]
-    return profile.bars[role].tolerance
-
-
 def compare_states(seen: HudSeries, true: HudSeries, report: FollowReport | None = None) -> StateAgreement:
     """Compare a video with the true states.
 
@@ -91,36 +83,38 @@ def compare_states(seen: HudSeries, true: HudSeries, report: FollowReport | None
     if seen.frames != true.frames:
         raise ValueError(f"the video has {seen.frames} frames, the states {true.frames}")
     report = report or follow(seen)
-    profile = seen.profile
+    facts = seen.facts
     initial: dict[str, bool | None] = {}
     for name, element in seen.elements.items():
         first = report.initial[name]
-        value, tolerance = float(true.elements[name].low_T[0]), tolerance_of(profile, name)
+        value, tolerance = float(true.elements[name].low_T[0]), facts.tolerances[name]
         agrees = None if first is None else first[0] - tolerance <= value <= first[1] + tolerance
         initial[name] = agrees if element.low_T.size else None
     tracked = {name: _tracked(seen, true, name) for name in seen.elements}
     truth = [event for event in follow(true).events if event.kind != "hit" or event.points >= SMALL_HIT_POINTS]
-    events = {kind: _match(kind, report, truth, profile) for kind in EVENT_KINDS}
+    events = {kind: _match(kind, report, truth, facts) for kind in EVENT_KINDS}
     return StateAgreement(initial, tracked, events)
 
 
 def _tracked(seen: HudSeries, true: HudSeries, name: str) -> Bounds:
     """Per frame: whether the read range meets a true value that held within the display's delay."""
     element, values_T = seen.elements[name], true.elements[name].low_T
-    delay, tolerance = seen.profile.rules.display_delay_frames, tolerance_of(seen.profile, name)
+    delay, tolerance = seen.facts.rules.display_delay_frames, seen.facts.tolerances[name]
     outcomes: list[bool | None] = []
     for t in range(seen.frames):
         if np.isnan(element.low_T[t]):
             outcomes.append(None)
             continue
         near = values_T[max(0, t - delay) : t + delay + 1]
-        outcomes.append(bool(element.low_T[t] - tolerance <= near.max() and near.min() <= element.high_T[t] + tolerance))
+        outcomes.append(
+            bool(element.low_T[t] - tolerance <= near.max() and near.min() <= element.high_T[t] + tolerance)
+        )
     return bounds_of(outcomes)
 
 
-def _match(kind: str, report: FollowReport, truth: Sequence[HudEvent], profile: HudProfile) -> EventMatch:
+def _match(kind: str, report: FollowReport, truth: Sequence[HudEvent], facts: HudFacts) -> EventMatch:
     """Pair true and seen events of a kind and player, nearest first, within the display's delay."""
-    reach = profile.rules.display_delay_frames
+    reach = facts.rules.display_delay_frames
     # The bar's own first value at 0 is a state, no event of this clip.
     true_events = [event for event in truth if event.kind == kind and not (kind == "ko" and event.frame == 0)]
     # A KO may show from the first frame on (the whole bar drains), before memory says so.

@@ -112,7 +112,7 @@ def read_bar(strip: BarStrip | None, sigma: float, colours: BarColours) -> BarRe
 
 @dataclass(frozen=True)
 class _Cut:
-    """Solid columns, then draining ones up to `end`; likelihood, colour of the solid part, columns that fit either way."""
+    """Solid columns, draining ones up to `end`, likelihood, colour of the solid part, columns that fit either way."""
 
     solid: int
     end: int
@@ -139,7 +139,8 @@ def _best_cut(mean_XC: Floats, colours: BarColours) -> _Cut:
 def _likelihood(mean_XC: Floats, colour_C: Floats, distance: float) -> NDArray[np.float64]:
     """Log-likelihood ratio per column: of the colour against anything else; bounded on both sides."""
     squared_X = np.square(mean_XC - colour_C).sum(axis=1, dtype=np.float64)
-    return np.maximum(_GAIN * (1.0 - squared_X / distance**2), -_LOSS)
+    ratio_X: NDArray[np.float64] = np.maximum(_GAIN * (1.0 - squared_X / distance**2), -_LOSS)
+    return ratio_X
 
 
 def _cut(mean_XC: Floats, colour_C: Floats, drain_likelihood_X: NDArray[np.float64] | None, distance: float) -> _Cut:

@@ -1,7 +1,8 @@
 """How blurred a picture is, from the HUD's own lines, and what a bar's colours and lines become under that blur.
 
 A bar is a few rows high: after a VAE or a codec its colour is a mixture with the lines around it. The lines are known,
-so the mixture is too. Blur is the deviation (native pixels) of a Gaussian over rows. Shapes: Y X native rows and columns.
+so the mixture is too. Blur is the deviation (native pixels) of a Gaussian over rows. Shapes: Y X native rows
+and columns.
 """
 
 from __future__ import annotations

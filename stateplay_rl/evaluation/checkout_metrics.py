@@ -48,15 +48,16 @@ class ClipInputs:
 
     def named(self) -> dict[str, Any]:
         """Values by parameter name."""
-        return {
-            **dict.fromkeys(("video", "video_path", "clip", "clip_path", "pred_video", "pred_path", "path"), self.video_path),
-            **dict.fromkeys(("frames", "video_frames", "pred_frames"), self.frames_ThwC),
-            **dict.fromkeys(("states", "gt_states", "state", "gt", "ground_truth", "gt_state"), dict(self.states)),
-            **dict.fromkeys(("actions", "buttons", "held_actions"), self.held_RK),
-            **dict.fromkeys(("actions_path", "parquet", "parquet_path", "action_path", "gt_path"), self.actions_path),
-            **dict.fromkeys(("reference", "reference_path", "gt_video", "gt_video_path", "ref_path"), self.reference_path),
-            "fps": self.fps,
-        }
+        values: tuple[tuple[tuple[str, ...], Any], ...] = (
+            (("video", "video_path", "clip", "clip_path", "pred_video", "pred_path", "path"), self.video_path),
+            (("frames", "video_frames", "pred_frames"), self.frames_ThwC),
+            (("states", "gt_states", "state", "gt", "ground_truth", "gt_state"), dict(self.states)),
+            (("actions", "buttons", "held_actions"), self.held_RK),
+            (("actions_path", "parquet", "parquet_path", "action_path", "gt_path"), self.actions_path),
+            (("reference", "reference_path", "gt_video", "gt_video_path", "ref_path"), self.reference_path),
+            (("fps",), self.fps),
+        )
+        return {name: value for names, value in values for name in names}
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _load(file: Path, checkout: Path) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+    except Exception as error:
         sys.modules.pop(spec.name, None)
         raise InputError(
             f"{file} cannot be imported: {type(error).__name__}: {error}", "install what the checkout needs"
@@ -195,7 +196,7 @@ def _arguments(function: Callable[..., Any], inputs: ClipInputs) -> tuple[dict[s
 def _call(function: Callable[..., Any], arguments: Mapping[str, Any], label: str, video: Path) -> Any:
     try:
         return function(**arguments)
-    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+    except Exception as error:
         raise InputError(
             f"the checkout's {label} failed on {video}: {type(error).__name__}: {error}",
             "run it by hand on this video, or leave the evaluator out",

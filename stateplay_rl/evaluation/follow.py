@@ -99,7 +99,7 @@ class _Step:
 
 def follow(series: HudSeries) -> FollowReport:
     """Events and impossible changes of a video."""
-    rules = series.profile.rules
+    rules = series.facts.rules
     events: list[HudEvent] = []
     violations: list[Violation] = []
     for name, element in series.elements.items():
@@ -131,12 +131,16 @@ def _initial(element: ElementSeries) -> tuple[float, float] | None:
     return float(element.low_T[0]), float(element.high_T[0])
 
 
-def confirmed_steps(element: ElementSeries) -> tuple[list[_Step], list[_Step]]:
+def confirmed_steps(element: ElementSeries, steady: float = STEADY_POINTS) -> tuple[list[_Step], list[_Step]]:
     """Changes that last, and flickers that are gone in the next readable frame; both of the solid part.
 
     The last readable frame has none after it: its change is believed.
+
+    Args:
+        element: ranges over time.
+        steady: changes below this are reading noise.
     """
-    frames = np.flatnonzero(element.readable_T)
+    frames = np.flatnonzero(element.readable)
     values = element.low_T[frames]
     steps: list[_Step] = []
     flickers: list[_Step] = []
@@ -145,11 +149,11 @@ def confirmed_steps(element: ElementSeries) -> tuple[list[_Step], list[_Step]]:
     level, seen = float(values[0]), int(frames[0])
     for i in range(1, len(values)):
         value, frame = float(values[i]), int(frames[i])
-        if abs(value - level) < STEADY_POINTS:
+        if abs(value - level) < steady:
             seen = frame
             continue
         following = float(values[i + 1]) if i + 1 < len(values) else value
-        if abs(following - level) < STEADY_POINTS:
+        if abs(following - level) < steady:
             flickers.append(_Step(frame, frame - seen, level, value))
             continue
         steps.append(_Step(frame, frame - seen, level, value))
@@ -171,8 +175,7 @@ def _merged(falls: Sequence[_Step]) -> list[list[_Step]]:
 def _hp_events(player: str, element: ElementSeries, steps: list[_Step], rules: GameRules) -> list[HudEvent]:
     falls = [step for step in steps if step.change <= -rules.hit_fall]
     events = [
-        HudEvent("hit", player, group[0].frame, round(group[0].before - group[-1].after, 2))
-        for group in _merged(falls)
+        HudEvent("hit", player, group[0].frame, round(group[0].before - group[-1].after, 2)) for group in _merged(falls)
     ]
     down = np.flatnonzero(element.low_T <= KO_POINTS)  # NaN compares false
     if len(down):
@@ -209,27 +212,19 @@ def _meter_violations(name: str, steps: list[_Step], rules: GameRules) -> list[V
 
 
 def _timer_violations(element: ElementSeries, rules: GameRules) -> list[Violation]:
-    """A clock that runs up, or faster than it can; one wrong digit for one frame is a flicker."""
+    """A clock that runs up, or faster than it can; a wrong number for one frame is a flicker."""
     found = []
-    frames = np.flatnonzero(element.readable_T)
-    values = element.low_T[frames]
-    level, seen, ticked = (float(values[0]), int(frames[0]), None) if len(values) else (0.0, 0, None)
-    last_tick: int | None = ticked
-    for i in range(1, len(values)):
-        value, frame = float(values[i]), int(frames[i])
-        if value == level:
-            seen = frame
-            continue
-        following = float(values[i + 1]) if i + 1 < len(values) else value
-        if following == level:
-            found.append(Violation("flicker", TIMER, frame, level, value))
-            continue
-        since = frame - seen if last_tick is None else frame - last_tick
-        if value > level:
-            found.append(Violation("rise", TIMER, frame, level, value))
-        elif level - value > 1 + (frame - seen) // rules.timer_tick_frames:
-            found.append(Violation("jump", TIMER, frame, level, value))
-        elif last_tick is not None and since < rules.timer_tick_frames * (level - value):
-            found.append(Violation("jump", TIMER, frame, level, value))
-        level, seen, last_tick = value, frame, frame
+    steps, flickers = confirmed_steps(element, steady=0.5)
+    found += [Violation("flicker", TIMER, step.frame, step.before, step.after) for step in flickers]
+    last_tick: int | None = None
+    for step in steps:
+        ticks = -step.change
+        # Frames since the last tick that was seen; before the first one, those without a reading at least.
+        since = step.frames if last_tick is None else step.frame - last_tick
+        allowed = since // rules.timer_tick_frames + (1 if last_tick is None else 0)
+        if ticks < 0:
+            found.append(Violation("rise", TIMER, step.frame, step.before, step.after))
+        elif ticks > allowed:
+            found.append(Violation("jump", TIMER, step.frame, step.before, step.after))
+        last_tick = step.frame
     return found

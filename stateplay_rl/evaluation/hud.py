@@ -22,7 +22,7 @@ from stateplay_rl.evaluation.placement import (
     nominal_placements,
     row_shift,
 )
-from stateplay_rl.evaluation.profile import TIMER, HudProfile, Role
+from stateplay_rl.evaluation.profile import TIMER, HudFacts, HudProfile, Role
 from stateplay_rl.evaluation.strip import BarGeometry, BarStrip, cut_strip
 
 HUD_READER_VERSION = 1
@@ -82,8 +82,8 @@ class HudReader(Protocol):
 
     game: str
     """Name of the game; stands in every record."""
-    profile: HudProfile
-    """Tolerances and rules; of a reader without profile geometry, those of its game."""
+    facts: HudFacts
+    """Its elements, their tolerances, and the rules of the game."""
 
     def read(self, frame_hwC: Picture) -> HudReading:
         """Read one frame, uint8 RGB [h, w, 3]."""
@@ -98,6 +98,7 @@ class ProfileReader:
     def __init__(self, profile: HudProfile) -> None:
         self.profile = profile
         self.game = profile.game
+        self.facts = profile.facts
         self._aligning = [bar for bar in profile.bars.values() if bar.frame.ends]
         self._ends = sum(len(bar.frame.ends) for bar in self._aligning)
         self._geometry = {name: BarGeometry(bar) for name, bar in profile.bars.items()}
@@ -120,7 +121,8 @@ class ProfileReader:
             place = self._align(frame_hwC, near, _NEAR_PIXELS, 0.0)
             if place is not None and abs(place.left - near.left) + abs(place.top - near.top) < _NEAR_PIXELS:
                 return self._read_at(frame_hwC, place)
-        for nominal in nominal_placements(*frame_hwC.shape[:2], self.profile):
+        height, width = frame_hwC.shape[:2]
+        for nominal in nominal_placements(height, width, self.profile):
             place = self._align(frame_hwC, nominal, SEARCH_PIXELS, SEARCH_SQUEEZE)
             if place is not None:
                 return self._read_at(frame_hwC, place)

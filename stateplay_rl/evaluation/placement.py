@@ -8,6 +8,7 @@ Shapes: h w picture, Y X native rows and columns that are sampled, C = 3 colours
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +37,11 @@ class Placement:
     left: float
     top: float
 
-    def columns(self, x_X: NDArray[np.floating]) -> NDArray[np.float64]:
+    def columns(self, x_X: NDArray[Any]) -> NDArray[np.float64]:
         """Picture columns of native ones."""
         return self.scale_x * (np.asarray(x_X, np.float64) + 0.5) + self.left - 0.5
 
-    def rows(self, y_Y: NDArray[np.floating]) -> NDArray[np.float64]:
+    def rows(self, y_Y: NDArray[Any]) -> NDArray[np.float64]:
         """Picture rows of native ones."""
         return self.scale_y * (np.asarray(y_Y, np.float64) + 0.5) + self.top - 0.5
 
@@ -63,7 +64,7 @@ def nominal_placements(height: int, width: int, profile: HudProfile) -> tuple[Pl
     return (cover,) if abs(ratio - 1.0) < SEARCH_SQUEEZE else (cover, squeeze)
 
 
-def sample(picture_hwC: Picture, rows_Y: NDArray[np.floating], columns_X: NDArray[np.floating]) -> Floats:
+def sample(picture_hwC: Picture, rows_Y: NDArray[Any], columns_X: NDArray[Any]) -> Floats:
     """Bilinear samples float32 [Y, X, C] at picture rows and columns; past the border its pixels repeat."""
     height, width = picture_hwC.shape[:2]
     y0, wy = _taps(rows_Y, height)
@@ -77,7 +78,7 @@ def sample(picture_hwC: Picture, rows_Y: NDArray[np.floating], columns_X: NDArra
     return out
 
 
-def _taps(positions: NDArray[np.floating], size: int) -> tuple[NDArray[np.intp], Floats]:
+def _taps(positions: NDArray[Any], size: int) -> tuple[NDArray[np.intp], Floats]:
     inside = np.clip(positions, 0.0, size - 1.000001)
     base = np.minimum(inside.astype(np.intp), size - 2)
     return base, (inside - base).astype(np.float32)
@@ -86,13 +87,14 @@ def _taps(positions: NDArray[np.floating], size: int) -> tuple[NDArray[np.intp],
 _COLOURS = ("red", "green", "blue")
 
 
-def channel_of(colours: NDArray[np.generic], channel: str) -> NDArray[np.generic]:
+def channel_of(colours: NDArray[Any], channel: str) -> NDArray[Any]:
     """One number per pixel, from the last axis: a colour, or the smallest or largest of the three."""
     if channel in _COLOURS:
-        return colours[..., _COLOURS.index(channel)]
+        one: NDArray[Any] = colours[..., _COLOURS.index(channel)]
+        return one
     # By hand: a reduction over an axis of three is slow.
     pick = np.minimum if channel == "min" else np.maximum
-    chosen: NDArray[np.generic] = pick(pick(colours[..., 0], colours[..., 1]), colours[..., 2])
+    chosen: NDArray[Any] = pick(pick(colours[..., 0], colours[..., 1]), colours[..., 2])
     return chosen
 
 
@@ -125,7 +127,8 @@ def row_shift(
 def _weights(bar: BarProfile) -> NDArray[np.float64]:
     """+1 shared by the light lines, -1 shared by the dark ones."""
     light = np.array([line.shade == "light" for line in bar.frame.rows])
-    return np.where(light, 1.0 / light.sum(), -1.0 / (~light).sum())
+    weights: NDArray[np.float64] = np.where(light, 1.0 / light.sum(), -1.0 / (~light).sum())
+    return weights
 
 
 def fit_columns(
@@ -150,7 +153,7 @@ def fit_columns(
     ends = [(light, dark, bar) for bar in bars for light, dark in bar.frame.ends]
     squeezes = np.linspace(-squeeze, squeeze, 17) if squeeze else np.zeros(1)
     shifts = np.arange(-reach, reach + _FINE, _FINE)
-    middle = np.mean([light for light, _, _ in ends])
+    middle = float(np.mean([light for light, _, _ in ends]))
     contrast_ESD = np.stack([_end_contrast(picture_hwC, place, end, middle, squeezes, shifts) for end in ends])
     # A single bright spot must not decide.
     total_SD = np.minimum(contrast_ESD, 120.0).sum(axis=0)

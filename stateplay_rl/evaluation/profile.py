@@ -7,6 +7,7 @@ are whole pixels of the game's native picture: `left` and `top` are the first pi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -133,6 +134,25 @@ class GameRules(FrozenConfig):
     display_delay_frames: int = Field(ge=0, description="how far the display may lag behind the true state")
 
 
+@dataclass(frozen=True)
+class HudFacts:
+    """What must be known of a game to follow its HUD, whoever reads it.
+
+    Args:
+        game: name.
+        tolerances: by element, points by which a right reading may miss the truth; its keys are the elements.
+        rules: what cannot happen.
+    """
+
+    game: str
+    tolerances: Mapping[str, float]
+    rules: GameRules
+
+    @property
+    def elements(self) -> tuple[str, ...]:
+        return tuple(self.tolerances)
+
+
 class HudProfile(FrozenConfig):
     """The HUD of one game."""
 
@@ -170,6 +190,12 @@ class HudProfile(FrozenConfig):
     def elements(self) -> tuple[str, ...]:
         """Names of what this HUD shows, in the order of `ELEMENTS`."""
         return tuple(name for name in ELEMENTS if name in self.bars or (name == TIMER and self.timer is not None))
+
+    @property
+    def facts(self) -> HudFacts:
+        """Elements with tolerances, and rules; the clock must be exact."""
+        tolerances = {name: 0.0 if name == TIMER else self.bars[name].tolerance for name in self.elements}  # type: ignore[index]
+        return HudFacts(self.game, tolerances, self.rules)
 
 
 def packaged_profiles() -> tuple[str, ...]:

@@ -92,9 +92,9 @@ class HudReferee:
         Raises:
             InputError: no frame, or not RGB.
         """
-        series = series_of(self.reader.read_video(frames_ThwC), self.reader.profile)
+        series = series_of(self.reader.read_video(frames_ThwC), self.reader.facts)
         report = follow(series)
-        truth = series_of_states(case.states, self.reader.profile, series.frames)
+        truth = series_of_states(case.states, self.reader.facts, series.frames)
         agreement = None if truth is None else compare_states(series, truth, report)
         return verdict_of(series, report, agreement)
 
@@ -111,9 +111,7 @@ def verdict_of(series: HudSeries, report: FollowReport, agreement: StateAgreemen
             {"kind": v.kind, "element": v.element, "frame": v.frame, "before": v.before, "after": v.after}
             for v in report.violations
         ],
-        "events": [
-            {"kind": e.kind, "player": e.player, "frame": e.frame, "points": e.points} for e in report.events
-        ],
+        "events": [{"kind": e.kind, "player": e.player, "frame": e.frame, "points": e.points} for e in report.events],
     }
     if agreement is not None:
         details["agreement"] = agreement.to_json()

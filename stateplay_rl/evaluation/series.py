@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stateplay_rl.errors import InputError
 from stateplay_rl.evaluation.hud import HudReading
-from stateplay_rl.evaluation.profile import HudProfile
+from stateplay_rl.evaluation.profile import HudFacts
 
 Floats = NDArray[np.float64]
 
@@ -23,21 +23,21 @@ class ElementSeries:
     high_T: Floats
 
     @property
-    def readable_T(self) -> NDArray[np.bool_]:
+    def readable(self) -> NDArray[np.bool_]:
         """Frames that could be read: bool [T]."""
         return ~np.isnan(self.low_T)
 
     @property
     def coverage(self) -> float:
         """Share of frames that could be read, 0..1."""
-        return float(self.readable_T.mean()) if len(self.low_T) else 0.0
+        return float(self.readable.mean()) if len(self.low_T) else 0.0
 
 
 @dataclass(frozen=True)
 class HudSeries:
     """All elements of a video over time."""
 
-    profile: HudProfile
+    facts: HudFacts
     elements: Mapping[str, ElementSeries]
 
     @property
@@ -50,7 +50,7 @@ class HudSeries:
         return float(np.mean([series.coverage for series in self.elements.values()]))
 
 
-def series_of(readings: Sequence[HudReading], profile: HudProfile) -> HudSeries:
+def series_of(readings: Sequence[HudReading], facts: HudFacts) -> HudSeries:
     """Readings in frame order as series.
 
     Raises:
@@ -59,26 +59,26 @@ def series_of(readings: Sequence[HudReading], profile: HudProfile) -> HudSeries:
     if not readings:
         raise InputError("a video without frames cannot be followed")
     elements = {}
-    for name in profile.elements:
+    for name in facts.elements:
         seen = [reading.elements[name] for reading in readings]
         low_T = np.array([np.nan if e.low is None else e.low for e in seen], np.float64)
         high_T = np.array([np.nan if e.high is None else e.high for e in seen], np.float64)
         elements[name] = ElementSeries(low_T, high_T)
-    return HudSeries(profile, elements)
+    return HudSeries(facts, elements)
 
 
-def series_of_states(states: Mapping[str, NDArray[np.generic]], profile: HudProfile, frames: int) -> HudSeries | None:
+def series_of_states(states: Mapping[str, NDArray[np.generic]], facts: HudFacts, frames: int) -> HudSeries | None:
     """True state columns as series, cut to `frames`; None if a column of the HUD is missing or shorter.
 
     Args:
         states: column name to one value per frame.
-        profile: says which columns the HUD shows.
+        facts: says which columns the HUD shows.
         frames: length of the video that they are compared with.
     """
     elements = {}
-    for name in profile.elements:
+    for name in facts.elements:
         if name not in states or len(states[name]) < frames:
             return None
         values_T = np.asarray(states[name][:frames], np.float64)
         elements[name] = ElementSeries(values_T, values_T)
-    return HudSeries(profile, elements)
+    return HudSeries(facts, elements)
