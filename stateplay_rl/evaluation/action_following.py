@@ -3,9 +3,9 @@
 **Protocol.** A video is cut into the action windows of its condition. A *probe* looks at one kind of command (walk,
 attack, ...) and gives each window a number that grows with the evidence that the move happens, None for a window that
 it cannot read. On real clips commands are obeyed more often than not, so the probe must tell windows with the command
-from windows without: a threshold is chosen on one half of the clips (by cluster), and its balanced accuracy is measured
-on the other. Only a probe whose measured accuracy has a lower 95 % bound of at least `MIN_ACCURACY` may speak; another's
-numbers are withheld, with the reason.
+from windows without: a threshold is chosen on one half of the clips (by cluster), and its balanced accuracy is
+measured on the other. Only a probe whose measured accuracy has a lower 95 % bound of at least `MIN_ACCURACY` may speak;
+another's numbers are withheld, with the reason.
 
 On arena the referee knows the truth, so its probe needs no calibration (`arena/hud_referee.py`).
 """
