@@ -2,8 +2,8 @@
 
     python examples/benchmarks/hud_reader.py CLIPS [--profile sf3] [--out hud_reader.json]
 
-CLIPS is a folder of clip folders, each with first_frame.png and actions.parquet (true values in row 0). Measured: right,
-wrong and unreadable readings after each degradation at both sizes; readings of 200 foreign pictures and of 1,000
+CLIPS is a folder of clip folders, each with first_frame.png and actions.parquet (true values in row 0). Measured:
+right, wrong and unreadable readings after each degradation at both sizes; readings of 200 foreign pictures and of 1,000
 pictures with a covered element; frames per second of CPU time on one thread.
 """
 

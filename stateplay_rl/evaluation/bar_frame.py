@@ -19,7 +19,7 @@ MAX_COVERED_SHARE = 0.06
 MAX_COVERED_RUN = 5
 # A line whose contrast the blur leaves below this says nothing; this share of columns must say something.
 MIN_DUE_CONTRAST = 14.0
-MIN_DUE_SHARE = 0.7
+MIN_DUE_SHARE = 0.95
 MIN_TELLING_SHARE = 0.35
 # Rims are as bright as the fill between them, give or take so many levels, in most columns.
 RIM_LEVELS = 60.0
@@ -63,14 +63,17 @@ def frame_problem(strip: BarStrip, sigma: float) -> tuple[str, float]:
     return "frame covered" if covered or max(telling) < MIN_TELLING_SHARE else "", contrast
 
 
-def rims_follow(strip: BarStrip) -> bool:
-    """Whether the rows beside the box are as bright as the fill: a cover over the fill alone leaves them behind."""
+def rims_follow(strip: BarStrip, sigma: float) -> bool:
+    """Whether the rows beside the box are as bright as the fill: a cover over the fill alone leaves them behind.
+
+    Blur mixes the dark lines beyond them into the rims: they may then be further off.
+    """
     geometry = strip.geometry
     if not geometry.rims:
         return True
     light_YX = channel_of(strip.pixels_YXC[:, geometry.framed_X], "max")
     apart_X = light_YX[geometry.rims].mean(axis=0) - light_YX[geometry.middle].mean(axis=0)
-    return float((np.abs(smooth(apart_X[None])[0]) <= RIM_LEVELS).mean()) >= MIN_RIM_SHARE
+    return float((np.abs(smooth(apart_X[None])[0]) <= RIM_LEVELS * (1.0 + sigma)).mean()) >= MIN_RIM_SHARE
 
 
 def scene_problem(strip: BarStrip, mean_XC: Floats, end: int) -> str:

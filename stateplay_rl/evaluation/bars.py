@@ -93,7 +93,7 @@ def read_bar(strip: BarStrip | None, sigma: float, colours: BarColours) -> BarRe
     problem, contrast = frame_problem(strip, sigma)
     if problem:
         return unreadable(problem)
-    if not rims_follow(strip):
+    if not rims_follow(strip, sigma):
         return unreadable("fill covered")
     geometry = strip.geometry
     mean_XC = strip.pixels_YXC[geometry.middle].mean(axis=0)

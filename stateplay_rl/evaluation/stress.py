@@ -49,7 +49,8 @@ def vae_stand_in(picture: Picture, seed: int = 0) -> Picture:
     grey = soft.mean(axis=-1, keepdims=True)
     pale = 4.0 + 0.97 * (grey + 0.95 * (soft - grey))
     noisy = pale + np.random.default_rng(seed).normal(0.0, 3.0, picture.shape)
-    return np.clip(noisy, 0, 255).astype(np.uint8)
+    found: Picture = np.clip(noisy, 0, 255).astype(np.uint8)
+    return found
 
 
 def shifted(picture: Picture, right: int, down: int) -> Picture:
