@@ -21,8 +21,10 @@ MAX_COVERED_RUN = 5
 MIN_DUE_CONTRAST = 14.0
 MIN_DUE_SHARE = 0.95
 MIN_TELLING_SHARE = 0.35
+MAX_REVERSED = 0.8
 # Rims are as bright as the fill between them, give or take so many levels, in most columns.
 RIM_LEVELS = 60.0
+RIM_HAZE = 130.0
 MIN_RIM_SHARE = 0.6
 # See-through test: distance of an empty column from the scene beside the bar, and the share that must be near.
 SCENE_DISTANCE = 80.0
@@ -51,9 +53,12 @@ def frame_problem(strip: BarStrip, sigma: float) -> tuple[str, float]:
         power_X = np.square(due_PX).sum(axis=0)
         agreement_X = (seen_PX * due_PX).sum(axis=0) / np.maximum(power_X, 1.0)
         # What a flat cover would hide; far below that, the scene itself levels the lines.
-        even = float(np.linalg.norm(even_YX[over] - even_YX[under]))
+        even_P = even_YX[over, 0] - even_YX[under, 0]
+        even = float(np.linalg.norm(even_P))
         telling_X = np.sqrt(power_X) >= max(MIN_DUE_CONTRAST, MIN_DUE_SHARE * even)
-        missing_X = telling_X & (agreement_X < MIN_AGREEMENT)
+        # The other way round, no blur of a scene goes far: such columns belong to another pattern.
+        reversed_X = (seen_PX * even_P[:, None]).sum(axis=0) < -MAX_REVERSED * even**2
+        missing_X = (telling_X & (agreement_X < MIN_AGREEMENT)) | reversed_X
         covered |= bool(missing_X.mean() > MAX_COVERED_SHARE) or longest_run(missing_X) > MAX_COVERED_RUN
         telling.append(float(telling_X.mean()))
         contrasts.append(float(middle(seen_PX.mean(axis=0))))
@@ -72,8 +77,11 @@ def rims_follow(strip: BarStrip, sigma: float) -> bool:
     if not geometry.rims:
         return True
     light_YX = channel_of(strip.pixels_YXC[:, geometry.framed_X], "max")
-    apart_X = light_YX[geometry.rims].mean(axis=0) - light_YX[geometry.middle].mean(axis=0)
-    return float((np.abs(smooth(apart_X[None])[0]) <= RIM_LEVELS * (1.0 + sigma)).mean()) >= MIN_RIM_SHARE
+    rims_X, fill_X = smooth(np.stack([light_YX[geometry.rims].mean(axis=0), light_YX[geometry.middle].mean(axis=0)]))
+    # Rims are hazy: beside a dark fill they are brighter than it, but never as bright as beside a bright one.
+    brighter_X = np.maximum(RIM_LEVELS, RIM_HAZE - 0.5 * fill_X)
+    follow_X = (rims_X - fill_X <= brighter_X * (1.0 + sigma)) & (fill_X - rims_X <= RIM_LEVELS * (1.0 + sigma))
+    return float(follow_X.mean()) >= MIN_RIM_SHARE
 
 
 def scene_problem(strip: BarStrip, mean_XC: Floats, end: int) -> str:
