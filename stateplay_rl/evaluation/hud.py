@@ -158,6 +158,9 @@ class ProfileReader:
             clock = read_timer(frame_hwC, place, self.profile.timer)
             value = None if clock.value is None else float(clock.value)
             elements[TIMER] = ElementReading(value, value, round(clock.confidence, 3), clock.reason)
+        # A pattern may pass for empty bars; a HUD without any fill and without a clock is none.
+        if not any(element.high for element in elements.values()):
+            return self._nothing("nothing but empty bars")
         return HudReading({name: elements[name] for name in self.profile.elements}, place)
 
     def _strip(self, frame_hwC: Picture, place: Placement, name: Role) -> BarStrip | None:
