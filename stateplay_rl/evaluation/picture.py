@@ -14,6 +14,8 @@ LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """ITU-R BT.601 weights."""
 
 MEASURES = ("luma", "saturation", "motion", "sharpness", "flicker")
+_SHARPNESS_EVERY = 4
+"""Sharpness is taken of every fourth frame: a real video has 40 million pixels."""
 _SSIM_WINDOW = 8
 _SSIM_C1, _SSIM_C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
 
@@ -49,10 +51,11 @@ def measure_detail(frames_ThwC: np.ndarray) -> dict[str, float]:
     if len(frames_ThwC) == 0:
         raise ValueError("a video without frames has no picture")
     steps, means = [], []
-    for frame_hwC in frames_ThwC:  # one at a time: a real video in float32 has half a gigabyte
-        luma_hw = frame_hwC.astype(np.float32) @ LUMA
-        steps.append(0.5 * (np.abs(np.diff(luma_hw, axis=0)).mean() + np.abs(np.diff(luma_hw, axis=1)).mean()))
-        means.append(luma_hw.mean(dtype=np.float64))
+    for t, frame_hwC in enumerate(frames_ThwC):
+        means.append(float(frame_hwC.mean(axis=(0, 1), dtype=np.float64) @ LUMA))
+        if t % _SHARPNESS_EVERY == 0:  # one at a time: a real video in float32 has half a gigabyte
+            luma_hw = frame_hwC.astype(np.float32) @ LUMA
+            steps.append(0.5 * (np.abs(np.diff(luma_hw, axis=0)).mean() + np.abs(np.diff(luma_hw, axis=1)).mean()))
     flicker = float(np.abs(np.diff(means, n=2)).mean()) if len(means) > 2 else 0.0
     return {"sharpness": float(np.mean(steps)), "flicker": flicker}
 

@@ -96,6 +96,28 @@ def _evaluator(answered: Sequence[Evaluation]) -> list[Block]:
     return blocks
 
 
+def drift_table(run: RunData) -> Table | None:
+    """Picture measures of the first and last held-out videos beside the real clips'; None without real clips."""
+    told = [e for e in run.evaluations_of(run.policy) if e.picture_drift]
+    if not told:
+        return None
+    first, last = told[0].picture_drift, told[-1].picture_drift
+    rows = []
+    for name in sorted(mapping_of(last, "real")):
+        values = [mapping_of(part, key).get(name) for part, key in ((last, "real"), (first, "generated"))]
+        values += [mapping_of(last, key).get(name) for key in ("generated", "ratio")]
+        rows.append((name, *(finite(value) for value in values)))
+    columns = (
+        Column("measure"),
+        Column("real clips", True, 2),
+        Column("first evaluation", True, 2),
+        Column("last evaluation", True, 2),
+        Column("last / real", True, 3),
+    )
+    title = "Held-out pictures beside the real clips of the same conditions"
+    return Table("picture-drift", title, columns, tuple(rows), f"{HELDOUT}: picture_drift")
+
+
 def hud_check_section(source: Source) -> Section | None:
     """First frames against the state columns; None where nothing was compared."""
     file = source.path / layout.SUMMARY

@@ -23,6 +23,7 @@ class Evaluation:
         groups: folder of the evaluation's videos, relative to the run; empty if none was kept.
         referee: what the independent referee said; empty if there was none.
         evaluator: what the checkout's own evaluators said; empty if there were none.
+        picture_drift: picture measures beside those of the real clips; empty if there were none.
     """
 
     batch: int
@@ -39,6 +40,7 @@ class Evaluation:
     groups: str
     referee: Mapping[str, object] = field(default_factory=dict)
     evaluator: Mapping[str, object] = field(default_factory=dict)
+    picture_drift: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def from_record(cls, record: Record) -> Evaluation:
@@ -65,6 +67,7 @@ class Evaluation:
             groups=str(record.get("groups") or ""),
             referee=mapping_of(record, "referee"),
             evaluator=mapping_of(record, "evaluator"),
+            picture_drift=mapping_of(record, "picture_drift"),
         )
 
     def condition_means(self) -> dict[str, float | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stateplay_rl.reporting.referee_section import hud_check_section, referee_section
+from stateplay_rl.reporting.referee_section import drift_table, hud_check_section, referee_section
 from stateplay_rl.reporting.run_data import Evaluation, RunData
 from stateplay_rl.reporting.sources import Source, open_sources
 from stateplay_rl.stores import layout
@@ -54,6 +54,18 @@ def test_curve_parts_and_what_the_checkout_lacks() -> None:
     assert metrics.rows == (("coverage", 0.5, 0.5),)
     assert missing.kind == "prose"
     assert "Att-Acc" in missing.text
+
+
+def test_pictures_beside_the_real_clips() -> None:
+    assert drift_table(run_of(evaluation(0, None))) is None
+    drift = {"generated": {"luma": 90.0}, "real": {"luma": 100.0}, "ratio": {"luma": 0.9}, "conditions": 3}
+    later = {**drift, "generated": {"luma": 80.0}, "ratio": {"luma": 0.8}}
+    record = {"policy": "live", "batch": 1, "candidates_seen": 1, "picture_drift": later}
+    table = drift_table(
+        run_of(Evaluation.from_record({**record, "batch": 0, "picture_drift": drift}), Evaluation.from_record(record))
+    )
+    assert table is not None
+    assert table.rows == (("luma", 100.0, 90.0, 80.0, 0.8),)
 
 
 def test_the_data_check_of_conditions(dirs: Dirs, tmp_path: Path) -> None:

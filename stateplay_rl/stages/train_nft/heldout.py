@@ -87,7 +87,7 @@ def evaluate(
         write_text(run / relative / layout.VERDICTS, text)
     seen = {"batch": batches_done, "candidates_seen": candidates_seen}
     evaluation = _evaluation(judged, conditions, config, plan, seen, relative)
-    looked = (others or HeldoutJudges()).look(finished, conditions, processes, config.heldout.seed)
+    looked = (others or HeldoutJudges()).look(finished, judged, conditions, processes, config.heldout.seed)
     return Evaluation(evaluation.reward_mean, {**evaluation.line, **looked})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import UsageError
 from stateplay_rl.evaluation.checkout_metrics import ClipInputs, StateplayEvaluator
 from stateplay_rl.evaluation.intervals import Bounds
+from stateplay_rl.evaluation.picture import measure_detail, picture_drift
 from stateplay_rl.evaluation.referee import RefereeCase, RefereeVerdict, VideoReferee, mean_of, referee_falls
 from stateplay_rl.nft.statistics import bootstrap_conditions
 from stateplay_rl.stages.hud_choice import make_referee
+from stateplay_rl.stages.train_nft.samples import JudgedGroup
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.groups import StoredGroup
 from stateplay_rl.stores.video import decode_mp4
@@ -50,12 +52,18 @@ class HeldoutJudges:
         return cls(make_referee(config.referee, world), evaluator)
 
     def look(
-        self, groups: Sequence[StoredGroup], conditions: ConditionStore, processes: Processes, seed: int
+        self,
+        groups: Sequence[StoredGroup],
+        judged: Sequence[JudgedGroup],
+        conditions: ConditionStore,
+        processes: Processes,
+        seed: int,
     ) -> dict[str, Any]:
         """What is added to the line of `heldout.jsonl`; equal on every rank.
 
         Args:
             groups: this rank's finished groups.
+            judged: all ranks' judged groups, with the pictures' plain measures.
             conditions: their conditions, with state columns where the source has them.
             processes: the ranks.
             seed: of the bootstrap.
@@ -66,6 +74,7 @@ class HeldoutJudges:
         return {
             "referee": None if self.referee is None else _referee_line(self.referee.name, gathered, clusters, seed),
             "evaluator": None if self.evaluator is None else _evaluator_line(self.evaluator, gathered),
+            "picture_drift": _drift(gathered, judged),
         }
 
     def _group(self, group: StoredGroup, conditions: ConditionStore) -> _GroupResult:
@@ -75,9 +84,11 @@ class HeldoutJudges:
         case = RefereeCase(conditions.first_frame(condition), np.array(record.buttons, np.uint8), record.prompt, states)
         verdicts: list[RefereeVerdict] = []
         values: list[Mapping[str, float]] = []
+        details: list[Mapping[str, float]] = []
         for k in range(record.candidates):
             path = group.candidate_video(k)
             frames_ThwC = decode_mp4(path)
+            details.append(measure_detail(frames_ThwC))
             if self.referee is not None:
                 verdicts.append(self.referee.judge(frames_ThwC, case))
             if self.evaluator is not None:
@@ -85,7 +96,9 @@ class HeldoutJudges:
                     path, frames_ThwC, states, case.held_RK, reference_path=group.reference_video(), fps=record.fps
                 )
                 values.append(self.evaluator.evaluate(inputs).values)
-        return _GroupResult(condition, record.mechanics_class, tuple(verdicts), tuple(values))
+        reference = group.reference_video()
+        real = None if reference is None else measure_detail(decode_mp4(reference))
+        return _GroupResult(condition, record.mechanics_class, tuple(verdicts), tuple(values), tuple(details), real)
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,22 @@ class _GroupResult:
     mechanics_class: str
     verdicts: tuple[RefereeVerdict, ...]
     values: tuple[Mapping[str, float], ...]
+    details: tuple[Mapping[str, float], ...]
+    real: Mapping[str, float] | None
+
+
+def _drift(results: Sequence[_GroupResult], judged: Sequence[JudgedGroup]) -> dict[str, Any] | None:
+    """Picture measures of the videos beside those of the real clips; None where no condition has one."""
+    plain = {group.condition_id: group for group in judged}
+    generated: dict[str, list[Mapping[str, float]]] = {}
+    real: dict[str, Mapping[str, float]] = {}
+    for result in results:
+        group = plain[result.condition_id]
+        generated[result.condition_id] = [{**group.picture, **detail} for detail in result.details]
+        if result.real is not None and group.picture_real is not None:
+            real[result.condition_id] = {**group.picture_real, **result.real}
+    drift = picture_drift(generated, real)
+    return None if drift is None else asdict(drift)
 
 
 def _referee_line(name: str, results: Sequence[_GroupResult], clusters: Mapping[str, int], seed: int) -> dict[str, Any]:

@@ -64,6 +64,9 @@ def test_the_line_of_an_evaluation(tmp_path: Path) -> None:
     assert told["parts"]["rules"]["unreadable"] == 2
     assert set(told["by_class"]) == set(line["by_class"])
     assert line["evaluator"] is None
+    drift = line["picture_drift"]
+    if drift is not None:
+        assert set(drift["ratio"]) == {"luma", "saturation", "motion", "sharpness", "flicker"}
     assert line["reward_mean"] == result.reward_mean
 
 
