@@ -73,8 +73,8 @@ class HeldoutConfig(FrozenConfig):
     referee: str = Field(
         "auto",
         min_length=1,
-        description="independent referee of the held-out videos: auto (the world's), none, a packaged game's HUD, or a "
-        "HUD profile file",
+        description="independent referee of the held-out videos: auto (the HUD that the conditions were built with), "
+        "none, a packaged game's HUD, or a HUD profile file",
     )
     evaluator: Literal["none", "stateplay"] = Field("none", description="the checkout's own evaluators, beside ours")
     evaluator_checkout: Path | None = Field(None, description="the checkout whose `evaluation/` is run; trusted code")

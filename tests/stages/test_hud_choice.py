@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.errors import UsageError
 from stateplay_rl.stages.hud_choice import make_reader, make_referee
+from stateplay_rl.stores.conditions import ConditionStore
 
 
-def world(preset: str) -> WorldConfig:
-    files: dict[str, Any] = dict.fromkeys(("transition_tokenizer", "vae", "text_encoder", "text_tokenizer"), Path("x"))
-    return WorldConfig(name="w", preset=preset, files={"checkpoint": ["x"], **files})  # type: ignore[arg-type]
+@dataclass
+class Built:
+    """A conditions directory as far as its manifest goes."""
+
+    manifest: SimpleNamespace
+
+
+def conditions(**config: str) -> ConditionStore:
+    return cast(ConditionStore, Built(SimpleNamespace(config=config)))
 
 
 @pytest.mark.parametrize(
     ("name", "preset", "game"),
     [
         ("auto", "stateplay", "sf3"),
-        ("auto", "stateplay-5b", "sf3"),
         ("auto", "arena", "arena"),
         ("sf3", "arena", "sf3"),
         ("arena", "arena", "arena"),
@@ -36,16 +42,21 @@ def test_readers(name: str, preset: str, game: str) -> None:
 def test_no_reader_where_none_is_asked_for_or_known() -> None:
     assert make_reader("none", "stateplay") is None
     assert make_reader("auto", "chess") is None
-    assert make_referee("none", world("arena")) is None
+    assert make_referee("none", conditions(preset="arena")) is None
     with pytest.raises(UsageError, match="no HUD profile"):
         make_reader("chess", "stateplay")
 
 
-def test_referees() -> None:
-    arena, real = make_referee("auto", world("arena")), make_referee("auto", world("stateplay-5b"))
+def test_the_referee_follows_what_the_conditions_were_built_with() -> None:
+    arena, real = make_referee("auto", conditions(preset="arena")), make_referee("auto", conditions(preset="stateplay"))
     assert arena is not None
     assert real is not None
     assert arena.name.startswith("arena-referee")
     assert real.name.startswith("hud-sf3")
+    named = make_referee("auto", conditions(preset="arena", hud="sf3"))
+    assert named is not None
+    assert named.name.startswith("hud-sf3")
+    assert make_referee("auto", conditions(preset="stateplay", hud="none")) is None
+    assert make_referee("auto", conditions()) is None
     with pytest.raises(UsageError, match="arena's referee"):
-        make_referee("arena", world("stateplay-5b"))
+        make_referee("arena", conditions(preset="stateplay"))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from stateplay_rl.config.train_nft import HeldoutConfig, TrainNftConfig
-from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import UsageError
 from stateplay_rl.evaluation.checkout_metrics import ClipInputs, StateplayEvaluator
@@ -33,7 +32,7 @@ class HeldoutJudges:
     evaluator: StateplayEvaluator | None = None
 
     @classmethod
-    def of(cls, config: HeldoutConfig, world: WorldConfig) -> HeldoutJudges:
+    def of(cls, config: HeldoutConfig, conditions: ConditionStore) -> HeldoutJudges:
         """Those that the settings name; none where no held-out evaluation is made.
 
         Raises:
@@ -49,7 +48,7 @@ class HeldoutJudges:
             )
         checkout = config.evaluator_checkout
         evaluator = None if checkout is None else StateplayEvaluator.open(checkout)
-        return cls(make_referee(config.referee, world), evaluator)
+        return cls(make_referee(config.referee, conditions), evaluator)
 
     def look(
         self,

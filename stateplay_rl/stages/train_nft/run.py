@@ -110,7 +110,7 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     if batch is not None and batch.is_trained and inputs.resume and is_sealed(out):
         return _summary(out, already_done=True)
     judge = _judge(config, batch)
-    heldout_judges = HeldoutJudges.of(config.heldout, world_config)
+    heldout_judges = HeldoutJudges.of(config.heldout, conditions)
     loaded = None if batch is None else _load_and_check(config, world_config, batch, inputs, out)
     processes.barrier()
     with _open_run(config, inputs, out, world_config, processes) as output, ExitStack() as opened:

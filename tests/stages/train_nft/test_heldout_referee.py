@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from stateplay_rl.config.train_nft import HeldoutConfig
-from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.errors import UsageError
 from stateplay_rl.evaluation.intervals import Bounds
 from stateplay_rl.evaluation.referee import RefereeCase, RefereeVerdict
@@ -64,9 +63,8 @@ def test_the_line_of_an_evaluation(tmp_path: Path) -> None:
     assert told["parts"]["rules"]["unreadable"] == 2
     assert set(told["by_class"]) == set(line["by_class"])
     assert line["evaluator"] is None
-    drift = line["picture_drift"]
-    if drift is not None:
-        assert set(drift["ratio"]) == {"luma", "saturation", "motion", "sharpness", "flicker"}
+    assert line["picture_drift"]["conditions"] == 3
+    assert set(line["picture_drift"]["ratio"]) == {"luma", "saturation", "motion", "sharpness", "flicker"}
     assert line["reward_mean"] == result.reward_mean
 
 
@@ -103,14 +101,14 @@ def test_anything_else_is_none(points: list[tuple[float, float | None]]) -> None
 
 
 def test_who_looks_at_held_out_videos(tmp_path: Path) -> None:
-    files = dict.fromkeys(("transition_tokenizer", "vae", "text_encoder", "text_tokenizer"), Path("x"))
-    world = WorldConfig(name="w", preset="arena", files={"checkpoint": ["x"], **files})  # type: ignore[arg-type]
-    assert HeldoutJudges.of(HeldoutConfig(), world) == HeldoutJudges()
-    some = HeldoutJudges.of(HeldoutConfig(conditions=4), world)
-    assert some.referee is not None
-    assert some.evaluator is None
+    conditions = write_tiny_conditions(tmp_path / "conditions", passing=1, heldout=1)
+    assert HeldoutJudges.of(HeldoutConfig(), conditions) == HeldoutJudges()
+    assert HeldoutJudges.of(HeldoutConfig(conditions=4), conditions).referee is None, "clips of no known game"
+    named = HeldoutJudges.of(HeldoutConfig(conditions=4, referee="sf3"), conditions)
+    assert named.referee is not None
+    assert named.evaluator is None
     with pytest.raises(UsageError, match="belong together"):
-        HeldoutJudges.of(HeldoutConfig(conditions=4, evaluator="stateplay"), world)
+        HeldoutJudges.of(HeldoutConfig(conditions=4, evaluator="stateplay"), conditions)
     (tmp_path / "evaluation").mkdir()
     both = HeldoutConfig(conditions=4, evaluator="stateplay", evaluator_checkout=tmp_path)
-    assert HeldoutJudges.of(both, world).evaluator is not None
+    assert HeldoutJudges.of(both, conditions).evaluator is not None
