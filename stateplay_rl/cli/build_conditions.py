@@ -103,6 +103,13 @@ def _show(result: BuildResult) -> None:
     for code, facts in summary.warnings_by_code.items():
         extra = "" if facts["count"] == facts["conditions"] else f", {facts['count']} in all"
         table.add_row("", Text(f"{code}: {facts['conditions']} conditions{extra} ({facts['meaning']})"))
+    if summary.hud_check is not None:
+        check = summary.hud_check
+        table.add_row(
+            "first frames",
+            f"{check['conditions']} read against the state columns ({check['reader']}): "
+            f"{check['disagreeing']} disagree, {check['unreadable']} unreadable",
+        )
     clusters = summary.clusters
     table.add_row("clusters", f"{clusters['count']}, largest {clusters['largest']}, {clusters['evidence']}")
     table.add_row("pool", f"{summary.pool['pass']} pass, {summary.pool['heldout']} held out")

@@ -63,6 +63,7 @@ WARNING_CODES: Mapping[str, str] = {
     "missing_state_columns": "columns of the game's state are missing: no evaluation against them",
     "frame_id_column": "the frame id column is missing or does not start at 0",
     "frames_undeclared": "the container does not declare its number of frames; they were counted",
+    "hud_disagrees": "elements of the HUD whose reading off the first frame contradicts the state columns",
     "backslash_path": "the path was written with backslashes",
 }
 

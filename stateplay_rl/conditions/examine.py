@@ -17,6 +17,8 @@ from stateplay_rl.conditions.paths import resolve_inside
 from stateplay_rl.conditions.source import SourceRow
 from stateplay_rl.conditions.video import check_length, check_picture_size, read_video
 from stateplay_rl.config.conditions import ClipRules
+from stateplay_rl.evaluation.data_check import ElementCheck, check_first_frame
+from stateplay_rl.evaluation.hud import HudReader
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
 from stateplay_rl.stores.conditions import hash_actions
 from stateplay_rl.stores.hashing import hash_frames
@@ -42,6 +44,7 @@ class Examined:
         source_frames: frames of the source; `frames` of them are used.
         source_size: width and height of the source's picture, before it was scaled and cropped.
         files: the artefacts that were written, by relative name.
+        hud: the first frame's HUD against the state columns, by element; empty if there was nothing to compare.
     """
 
     condition_id: str
@@ -59,6 +62,7 @@ class Examined:
     warnings: tuple[str, ...]
     evidence: Evidence
     files: dict[str, FileFact]
+    hud: tuple[ElementCheck, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,11 +100,14 @@ class Outcome:
             "warnings": tuple(condition["warnings"]),
             "evidence": evidence,
             "files": {name: FileFact(**fact) for name, fact in condition["files"].items()},
+            "hud": tuple(ElementCheck(**check) for check in condition["hud"]),
         }
         return cls(**{**values, "condition": Examined(**rebuilt)})
 
 
-def examine_row(row: SourceRow, key: str, data_root: Path, rules: ClipRules, out: Path) -> Outcome:
+def examine_row(
+    row: SourceRow, key: str, data_root: Path, rules: ClipRules, out: Path, reader: HudReader | None = None
+) -> Outcome:
     """Check a row and write its first frame, action table and states.
 
     Args:
@@ -109,6 +116,7 @@ def examine_row(row: SourceRow, key: str, data_root: Path, rules: ClipRules, out
         data_root: resolved folder that its paths are relative to.
         rules: what is accepted.
         out: the conditions directory being written.
+        reader: reads the first frame's HUD, to be compared with the state columns; None: not compared.
 
     Returns:
         A condition or a reason; a bad row never raises.
@@ -117,12 +125,12 @@ def examine_row(row: SourceRow, key: str, data_root: Path, rules: ClipRules, out
         OutsideError: the disk is full or read-only.
     """
     try:
-        return Outcome(row.row, key, condition=_examine(row, data_root, rules, out))
+        return Outcome(row.row, key, condition=_examine(row, data_root, rules, out, reader))
     except RowRejected as reason:
         return Outcome(row.row, key, reason.code, reason.detail)
 
 
-def _examine(row: SourceRow, data_root: Path, rules: ClipRules, out: Path) -> Examined:
+def _examine(row: SourceRow, data_root: Path, rules: ClipRules, out: Path, reader: HudReader | None) -> Examined:
     if row.problem:
         raise RowRejected(*row.problem)
     if not row.mechanics_class:
@@ -147,6 +155,10 @@ def _examine(row: SourceRow, data_root: Path, rules: ClipRules, out: Path) -> Ex
         warnings.append(warning("video_cut", source_frames - frames))
     if row.mechanics_class not in rules.known_classes:
         warnings.append(warning("unknown_class"))
+    hud = check_first_frame(reader, first_frame, table.states) if reader is not None else ()
+    disagreeing = sum(check.agrees is False for check in hud)
+    if disagreeing:
+        warnings.append(warning("hud_disagrees", disagreeing))
     blank = is_blank(row.prompt)
     if blank:
         warnings.append(warning("blank_prompt"))
@@ -166,6 +178,7 @@ def _examine(row: SourceRow, data_root: Path, rules: ClipRules, out: Path) -> Ex
         warnings=tuple(sorted((*row.warnings, *table.warnings, *warnings))),
         evidence=gather_evidence(first_frame, table.raw_RK, rules.action_window, _initial_states(table)),
         files={},
+        hud=hud,
     )
     condition_id = _content_id(condition, video_path)
     files = write_artefacts(out, condition_id, first_frame, table, held.held_RK)

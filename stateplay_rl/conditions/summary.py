@@ -11,6 +11,7 @@ from stateplay_rl.conditions.assemble import Assembled
 from stateplay_rl.conditions.codes import REJECT_CODES, WARNING_CODES, warning_code
 from stateplay_rl.conditions.source import Source
 from stateplay_rl.config.conditions import ConditionsConfig
+from stateplay_rl.evaluation.data_check import summarise_checks
 from stateplay_rl.stores.conditions import ConditionRecord
 
 _INFERRED = (
@@ -42,6 +43,7 @@ class ConditionsSummary:
     student_split: dict[str, int]
     stage_a: int
     stage_c: int
+    hud_check: dict[str, Any] | None
     ignored_columns: list[str]
     notes: list[str]
 
@@ -50,8 +52,10 @@ class ConditionsSummary:
         return asdict(self)
 
 
-def summarise(source: Source, examined_rows: int, built: Assembled, config: ConditionsConfig) -> ConditionsSummary:
-    """Count everything that a reader of the directory should know."""
+def summarise(
+    source: Source, examined_rows: int, built: Assembled, config: ConditionsConfig, hud_game: str | None = None
+) -> ConditionsSummary:
+    """Count everything that a reader of the directory should know; `hud_game` names the HUD that was read, if any."""
     records = built.records
     pool = Counter(record.pool for record in records)
     stage_a = min(config.split.stage_a_conditions, pool["pass"])
@@ -73,9 +77,17 @@ def summarise(source: Source, examined_rows: int, built: Assembled, config: Cond
         student_split=dict(sorted(Counter(r.student_split for r in records if r.pool == "pass").items())),
         stage_a=stage_a,
         stage_c=pool["pass"] - stage_a,
+        hud_check=_hud_check(built, hud_game),
         ignored_columns=list(source.ignored_columns),
         notes=_notes(source, examined_rows, pool["heldout"], built, config),
     )
+
+
+def _hud_check(built: Assembled, game: str | None) -> dict[str, Any] | None:
+    """First frames against state columns; None when no HUD was read."""
+    if game is None:
+        return None
+    return summarise_checks({found.condition_id: found.hud for found in built.examined}, game)
 
 
 def _rejections(built: Assembled) -> dict[str, dict[str, Any]]:
@@ -140,6 +152,13 @@ def _clusters(built: Assembled, config: ConditionsConfig) -> dict[str, Any]:
 
 def _notes(source: Source, examined_rows: int, heldout: int, built: Assembled, config: ConditionsConfig) -> list[str]:
     notes = []
+    checked = sum(bool(found.hud) for found in built.examined)
+    wrong = sum(any(check.agrees is False for check in found.hud) for found in built.examined)
+    if wrong:
+        notes.append(
+            f"{wrong} of {checked} first frames show another HP, meter or clock than their state columns say: is the "
+            "HUD profile the right one, and do the state columns belong to these clips?"
+        )
     left_out = len(source.rows) - examined_rows
     if left_out:
         notes.append(f"{left_out} rows were not examined: --limit, --classes or --sample-per-class left them out")

@@ -20,6 +20,7 @@ from stateplay_rl.conditions.examine import Outcome, examine_row
 from stateplay_rl.conditions.source import SourceRow
 from stateplay_rl.config.conditions import ClipRules
 from stateplay_rl.errors import OutsideError
+from stateplay_rl.evaluation.hud import HudReader
 
 _IN_FLIGHT_PER_WORKER = 4
 # Imported once by the server that workers are forked from, not by every worker.
@@ -35,12 +36,14 @@ class ExamineJob:
         rules: what is accepted.
         out: the conditions directory; its folders exist.
         keys: key of each row's outcome, by row number.
+        reader: reads the HUD of first frames; None: they are not compared with the state columns.
     """
 
     data_root: Path
     rules: ClipRules
     out: Path
     keys: Mapping[int, str]
+    reader: HudReader | None = None
 
 
 def examine_rows(rows: Sequence[SourceRow], job: ExamineJob, workers: int) -> Iterator[Outcome]:
@@ -119,7 +122,7 @@ def _pool(workers: int, job: ExamineJob) -> ProcessPoolExecutor:
     # A plain fork would inherit the output's lock, and a worker would keep it when the parent is killed.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
-    shared = ExamineJob(job.data_root, job.rules, job.out, {})  # keys travel with their rows
+    shared = ExamineJob(job.data_root, job.rules, job.out, {}, job.reader)  # keys travel with their rows
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(shared,))
 
 
@@ -143,4 +146,4 @@ def _follow_parent() -> None:
 
 def _examine_here(row: SourceRow, key: str) -> Outcome:
     job = _shared[0]
-    return examine_row(row, key, job.data_root, job.rules, job.out)
+    return examine_row(row, key, job.data_root, job.rules, job.out, job.reader)

@@ -94,6 +94,12 @@ class ConditionsConfig(FrozenConfig):
 
     preset: Preset = Field("stateplay", description="World whose picture size and action window are the defaults.")
     clip: ClipRules = ClipRules()
+    hud: str = Field(
+        "auto",
+        min_length=1,
+        description="HUD that first frames are read with and compared to the state columns: auto (the preset's), none, "
+        "a packaged game, or a profile file",
+    )
     select: Selection = Selection()
     clusters: ClusterRules = ClusterRules()
     split: SplitRules = SplitRules()

@@ -70,6 +70,14 @@ class HeldoutConfig(FrozenConfig):
     every_batches: int = Field(10, ge=1)
     seed: int = Field(90_000, ge=0, description="seed of the fixed noise; the same for every run to be compared")
     policy: Literal["live", "old"] = Field("live", description="which policy is evaluated")
+    referee: str = Field(
+        "auto",
+        min_length=1,
+        description="independent referee of the held-out videos: auto (the HUD that the conditions were built with), "
+        "none, a packaged game's HUD, or a HUD profile file",
+    )
+    evaluator: Literal["none", "stateplay"] = Field("none", description="the checkout's own evaluators, beside ours")
+    evaluator_checkout: Path | None = Field(None, description="the checkout whose `evaluation/` is run; trusted code")
 
 
 class MonitorConfig(FrozenConfig):
@@ -80,6 +88,8 @@ class MonitorConfig(FrozenConfig):
     tied_share: float = Field(0.5, ge=0, le=1, description="warn when more of a batch's groups are tied")
     saturated_share: float = Field(0.5, ge=0, le=1, description="warn when more scores are exactly 0 or 100")
     heldout_drop_points: float = Field(5.0, gt=0, description="alarm when the held-out reward falls this far")
+    referee_rise_points: float = Field(2.0, gt=0, description="alarm when the held-out reward rose this far")
+    referee_fall_points: float = Field(3.0, gt=0, description="while the held-out referee fell this far")
     motion_ratio: float = Field(0.5, gt=0, lt=1, description="alarm when motion falls below this share of real")
     luma_shift: float = Field(25.0, gt=0, description="alarm when mean luma (0..255) departs this far from real")
     diversity_ratio: float = Field(0.25, gt=0, lt=1, description="warn when candidates lose this much spread")

@@ -23,6 +23,7 @@ from stateplay_rl.reporting.blocks import (
 )
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.numbers import compact, plural
+from stateplay_rl.reporting.referee_section import hud_check_section
 from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore, RejectedRow, read_rejected
@@ -59,6 +60,7 @@ def conditions_page(source: Source, context: ReportContext) -> SourcePage:
     sections = [
         Section("counts", "Counts", blocks),
         Section("oddities", "Rejections and warnings", _oddities(records, rejected)),
+        *((check,) if (check := hud_check_section(source)) is not None else ()),
         Section("frames", "First frames", (_frames(records, source, context),)),
     ]
     tone: Tone = "bad" if not records else "caution" if rejected else "neutral"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stateplay_rl.nft.statistics import Interval, bootstrap_conditions, paired_differences
 from stateplay_rl.reporting.numbers import finite, mapping_of, mean
@@ -21,6 +21,9 @@ class Evaluation:
         batch: batches done when it was made.
         scores: scores of each condition's samples, None where a sample has no score.
         groups: folder of the evaluation's videos, relative to the run; empty if none was kept.
+        referee: what the independent referee said; empty if there was none.
+        evaluator: what the checkout's own evaluators said; empty if there were none.
+        picture_drift: picture measures beside those of the real clips; empty if there were none.
     """
 
     batch: int
@@ -35,6 +38,9 @@ class Evaluation:
     frozen_display_share: float | None
     scores: Mapping[str, tuple[float | None, ...]]
     groups: str
+    referee: Mapping[str, object] = field(default_factory=dict)
+    evaluator: Mapping[str, object] = field(default_factory=dict)
+    picture_drift: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def from_record(cls, record: Record) -> Evaluation:
@@ -59,6 +65,9 @@ class Evaluation:
             frozen_display_share=finite(record.get("frozen_display_share")),
             scores=scores,
             groups=str(record.get("groups") or ""),
+            referee=mapping_of(record, "referee"),
+            evaluator=mapping_of(record, "evaluator"),
+            picture_drift=mapping_of(record, "picture_drift"),
         )
 
     def condition_means(self) -> dict[str, float | None]:

@@ -27,6 +27,7 @@ from stateplay_rl.reporting.cards import browser_note, group_cards
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.heldout_gallery import embedded_conditions, heldout_gallery
 from stateplay_rl.reporting.numbers import change, compact, finite, mapping_of, plural, points
+from stateplay_rl.reporting.referee_section import drift_table, referee_section
 from stateplay_rl.reporting.run_data import Gain, RunData, column, names_under
 from stateplay_rl.reporting.run_files import heldout_groups, run_groups
 from stateplay_rl.reporting.sources import Source, lineage_of
@@ -47,6 +48,7 @@ def run_page(source: Source, run: RunData, control: RunData | None, context: Rep
         _outcome(run, gain),
         _before_after(source, gain, context),
         _by_class(source, run, gain),
+        referee_section(run),
         _picture(run),
         _groups(source, gain, context),
         _signal(run),
@@ -242,7 +244,8 @@ def _picture(run: RunData) -> Section:
     if frozen:
         charts.append(run_charts.frozen_chart(frozen))
     lead = "A frozen, over-exposed or washed-out video is the usual way to cheat a reward."
-    return Section("picture", "Picture", _grid(charts), lead)
+    drift = drift_table(run)
+    return Section("picture", "Picture", (*_grid(charts), *(() if drift is None else (drift,))), lead)
 
 
 def _groups(source: Source, gain: Gain | None, context: ReportContext) -> Section:

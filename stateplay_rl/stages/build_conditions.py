@@ -19,7 +19,9 @@ from stateplay_rl.conditions.summary import ConditionsSummary, summarise
 from stateplay_rl.conditions.workers import ExamineJob, examine_rows
 from stateplay_rl.config.conditions import ConditionsConfig
 from stateplay_rl.errors import UsageError
+from stateplay_rl.evaluation.hud import HudReader
 from stateplay_rl.runtime import Progress
+from stateplay_rl.stages.hud_choice import make_reader
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import require_space
 from stateplay_rl.stores.conditions import DATA_ROOT, write_conditions
@@ -104,6 +106,7 @@ def run(
     mode = mode or BuildMode()
     if mode.workers < 1:
         raise UsageError(f"--workers {mode.workers}: at least 1 is needed", "leave it out for one per core")
+    reader = make_reader(config.hud, config.preset)
     source = sources.read()
     rows = select_rows(source.rows, config.select, config.split.seed)
     episodes = None if sources.episodes is None else read_episodes(sources.episodes)
@@ -123,9 +126,9 @@ def run(
             return BuildResult(directory.path, summary, len(rows), already_sealed=True)
         _make_folders(directory, len(rows), config)
         cache = RowCache(directory.path)
-        outcomes, reused = _examine_all(rows, source, config, directory, cache, mode.workers)
+        outcomes, reused = _examine_all(rows, source, config, directory, cache, mode.workers, reader)
         built = assemble(rows, outcomes, config, episodes)
-        summary = summarise(source, len(rows), built, config)
+        summary = summarise(source, len(rows), built, config, None if reader is None else reader.game)
         _write(directory, built, summary, cache, source)
         directory.seal(
             extra={
@@ -144,11 +147,12 @@ def _examine_all(
     directory: OutputDirectory,
     cache: RowCache,
     workers: int,
+    reader: HudReader | None,
 ) -> tuple[dict[int, Outcome], int]:
     keys = {row.row: row_key(row, source.data_root) for row in rows}
     outcomes = cache.load(keys, rows)
     reused = len(outcomes)
-    job = ExamineJob(source.data_root, config.clip, directory.path, keys)
+    job = ExamineJob(source.data_root, config.clip, directory.path, keys, reader)
     with cache, Progress("build-conditions", len(rows), unit="rows") as progress:
         progress.advance(reused)
         for outcome in examine_rows([row for row in rows if row.row not in outcomes], job, workers):
@@ -203,4 +207,4 @@ def _folders_in_use(source: Source) -> tuple[Path, ...]:
 
 def _read_summary(path: Path) -> ConditionsSummary:
     values: Mapping[str, Any] = json.loads((path / layout.SUMMARY).read_text(encoding="utf-8"))
-    return ConditionsSummary(**values)
+    return ConditionsSummary(**{"hud_check": None, **values})  # summaries of before the check have none

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stateplay_rl.evaluation.picture import measure_picture
+from stateplay_rl.evaluation.picture import measure_detail, measure_picture, picture_drift, psnr, ssim
 
 
 def flat(*colours: tuple[int, int, int]) -> np.ndarray:
@@ -40,3 +40,42 @@ def test_the_usual_cheats_show() -> None:
 def test_light_and_dark_never_wrap_around() -> None:
     """uint8 differences would make 250 -> 5 a motion of 11."""
     assert measure_picture(flat((250, 250, 250), (5, 5, 5)))["motion"] == pytest.approx(245.0, rel=1e-5)
+
+
+def test_sharpness_and_flicker_by_hand() -> None:
+    """A column step of 100 in a picture of two columns: 100 across, 0 down; half of that is the mean."""
+    step = np.zeros((1, 4, 2, 3), np.uint8)
+    step[:, :, 1] = 100
+    assert measure_detail(step)["sharpness"] == pytest.approx(50.0, rel=1e-5)
+    assert measure_detail(step)["flicker"] == 0.0
+    ramp = measure_detail(flat((10, 10, 10), (20, 20, 20), (30, 30, 30)))
+    assert ramp["flicker"] == pytest.approx(0.0, abs=1e-4)
+    blink = measure_detail(flat((10, 10, 10), (30, 30, 30), (10, 10, 10)))
+    assert blink["flicker"] == pytest.approx(40.0, rel=1e-5)
+    with pytest.raises(ValueError, match="without frames"):
+        measure_detail(np.zeros((0, 4, 4, 3), np.uint8))
+
+
+def test_drift_counts_conditions_once_and_needs_both_sides() -> None:
+    generated = {"a": [{"luma": 100.0}, {"luma": 120.0}], "b": [{"luma": 50.0}], "c": [{"luma": 1.0}], "d": []}
+    real = {"a": {"luma": 100.0}, "b": {"luma": 100.0}, "d": {"luma": 9.0}}
+    drift = picture_drift(generated, real)
+    assert drift is not None
+    assert (drift.conditions, drift.generated["luma"], drift.real["luma"]) == (2, 80.0, 100.0)
+    assert drift.ratio["luma"] == pytest.approx(0.8)
+    assert picture_drift(generated, {}) is None
+
+
+def test_pixel_references() -> None:
+    rng = np.random.default_rng(0)
+    video = rng.integers(0, 256, (2, 16, 16, 3), dtype=np.uint8)
+    assert psnr(video, video) is None
+    assert ssim(video, video) == pytest.approx(1.0)
+    off = np.clip(video.astype(int) + 10, 0, 255).astype(np.uint8)
+    assert psnr(flat((10, 10, 10)), flat((20, 20, 20))) == pytest.approx(20 * np.log10(255 / 10))
+    other = rng.integers(0, 256, video.shape, dtype=np.uint8)
+    assert ssim(video, off) > 0.9 > ssim(video, other)
+    with pytest.raises(ValueError, match="cannot be compared"):
+        psnr(video, video[:1])
+    with pytest.raises(ValueError, match="at least 8"):
+        ssim(video[:, :4], video[:, :4])

@@ -343,4 +343,34 @@ def test_all_eight_real_clips(tmp_path: Path) -> None:
         assert record.npc_category in ("Defense", "Offense")
     assert seen == set(golden_frames)
     assert result.summary.picture_sizes == {"384x224": 8}
+    check = result.summary.hud_check
+    assert check is not None
+    assert (check["reader"], check["conditions"], check["disagreeing"], check["unreadable"]) == ("sf3", 8, 0, 0)
     assert Counter(record.pool for record in store.records) == {"pass": 4, "heldout": 4}
+
+
+@pytest.mark.skipif(not real_clips().is_dir(), reason="the real clips are not here")
+def test_state_columns_of_another_clip_are_found_out(tmp_path: Path) -> None:
+    folders = sorted(path for path in real_clips().iterdir() if path.is_dir())[:2]
+    for folder, other in zip(folders, folders[::-1], strict=True):
+        copy = tmp_path / "clips" / folder.name
+        shutil.copytree(folder, copy)
+        copy.chmod(0o755)
+        (copy / "actions.parquet").unlink()
+        shutil.copyfile(other / "actions.parquet", copy / "actions.parquet")
+    config = load_config(ConditionsConfig, overrides=["split.heldout=0"])
+    result = run(config, ConditionSources(clips=tmp_path / "clips"), tmp_path / "out")
+    assert result.summary.hud_check is not None
+    assert result.summary.hud_check["disagreeing"] == 2
+    assert result.summary.warnings_by_code["hud_disagrees"]["conditions"] == 2
+    assert any("state columns" in note for note in result.summary.notes)
+    off = load_config(ConditionsConfig, overrides=["split.heldout=0", "hud=none"])
+    without = run(off, ConditionSources(clips=tmp_path / "clips"), tmp_path / "off")
+    assert without.summary.hud_check is None
+    assert "hud_disagrees" not in without.summary.warnings_by_code
+
+
+def test_an_unknown_hud_is_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no HUD profile"):
+        build(data, tmp_path / "out", "hud=chess")
+    assert not (tmp_path / "out").exists()

@@ -15,6 +15,7 @@ from stateplay_rl.errors import InputError
 from stateplay_rl.judges.base import Judge
 from stateplay_rl.nft.statistics import bootstrap_mean
 from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
+from stateplay_rl.stages.train_nft.heldout_referee import HeldoutJudges
 from stateplay_rl.stages.train_nft.judging import ScoringQueue
 from stateplay_rl.stages.train_nft.samples import JudgedGroup
 from stateplay_rl.stages.verdicts import resume_lines
@@ -59,6 +60,7 @@ def evaluate(
     batches_done: int,
     candidates_seen: int,
     policy: PolicyName,
+    others: HeldoutJudges | None = None,
 ) -> Evaluation:
     """Roll out and judge the held-out conditions under `policy`; groups stay in `run/heldout/`."""
     records = choose_heldout(conditions, config.heldout.conditions)
@@ -74,15 +76,19 @@ def evaluate(
     )
     known = {line["group_id"]: line for line in resume_lines(run / relative / layout.VERDICTS, judge)}
     with ScoringQueue(judge, known) as queue:
+        finished = []
         for _, record in processes.mine(records):
-            queue.put(groups.read(roll_out_group(world, conditions, record, plan, groups)))
+            finished.append(groups.read(roll_out_group(world, conditions, record, plan, groups)))
+            queue.put(finished[-1])
         mine = queue.results()
     judged = sorted(processes.gather(list(mine)), key=lambda g: g.condition_id)
     if processes.is_main:
         text = "".join(json.dumps(g.line, ensure_ascii=False) + "\n" for g in judged)
         write_text(run / relative / layout.VERDICTS, text)
     seen = {"batch": batches_done, "candidates_seen": candidates_seen}
-    return _evaluation(judged, conditions, config, plan, seen, relative)
+    evaluation = _evaluation(judged, conditions, config, plan, seen, relative)
+    looked = (others or HeldoutJudges()).look(finished, judged, conditions, processes, config.heldout.seed)
+    return Evaluation(evaluation.reward_mean, {**evaluation.line, **looked})
 
 
 def _evaluation(

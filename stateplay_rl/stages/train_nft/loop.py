@@ -20,6 +20,7 @@ from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.train_nft import heldout, monitors, state
 from stateplay_rl.stages.train_nft.batches import BatchSource
 from stateplay_rl.stages.train_nft.data import BatchData
+from stateplay_rl.stages.train_nft.heldout_referee import HeldoutJudges, referee_alarm
 from stateplay_rl.stages.train_nft.samples import BatchSamples, JudgedGroup, build_samples, plan_steps
 from stateplay_rl.stages.train_nft.signal import signal_cosine
 from stateplay_rl.stages.train_nft.timing import PartTimer
@@ -55,6 +56,7 @@ class Trainer:
     ledger: Ledger | None
     position: state.Position
     tracker: Tracker
+    heldout_judges: HeldoutJudges
 
     def train(self) -> None:
         """All batches that are left, with held-out evaluations in between.
@@ -184,11 +186,19 @@ class Trainer:
                 batches_done=done,
                 candidates_seen=self.position.candidates_seen,
                 policy=settings.policy,
+                others=self.heldout_judges,
             )
         self.position.rewards.append((done, result.reward_mean))
         on_main(self.processes, lambda: LineLog(self.run / layout.HELDOUT).append(result.line))
         alarm = monitors.heldout_alarm([reward for _, reward in self.position.rewards], done, self.config)
-        return [] if alarm is None else [alarm]
+        return [found for found in (alarm, self._referee_alarm()) if found is not None]
+
+    def _referee_alarm(self) -> dict[str, Any] | None:
+        """Judge up, referee down? Rank 0 holds the log of all evaluations."""
+        alarm: dict[str, Any] | None = self.processes.broadcast(
+            on_main(self.processes, lambda: referee_alarm(LineLog(self.run / layout.HELDOUT).read(), self.config))
+        )
+        return alarm
 
     def _book_outcome(
         self,

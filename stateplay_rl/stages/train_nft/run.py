@@ -20,6 +20,7 @@ from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.train_nft import heldout, state
 from stateplay_rl.stages.train_nft.batches import BatchSource, HandMadeBatch, OnPolicyBatches
 from stateplay_rl.stages.train_nft.data import BatchData
+from stateplay_rl.stages.train_nft.heldout_referee import HeldoutJudges
 from stateplay_rl.stages.train_nft.loop import Trainer
 from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.trackers import make_tracker
@@ -108,12 +109,13 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     if batch is not None and batch.is_trained and inputs.resume and is_sealed(out):
         return _summary(out, already_done=True)
     judge = _judge(config, batch)
+    heldout_judges = HeldoutJudges.of(config.heldout, conditions)
     loaded = None if batch is None else _load_and_check(config, world_config, batch, inputs, out)
     processes.barrier()
     with _open_run(config, inputs, out, world_config, processes) as output, ExitStack() as opened:
         if processes.broadcast(output.already_sealed if output else None):
             return _summary(out, already_done=True)
-        parts = _Parts(conditions, judge, batch, *(loaded or _load(config, world_config)))
+        parts = _Parts(conditions, judge, heldout_judges, batch, *(loaded or _load(config, world_config)))
         trainer, segment = _build(config, inputs, out, parts, output, processes, opened)
         try:
             trainer.train()
@@ -172,6 +174,7 @@ class _Parts:
 
     conditions: ConditionStore
     judge: Judge
+    heldout_judges: HeldoutJudges
     batch: HandMadeBatch | None
     world: World
     parameter_groups: tuple[ParameterGroup, ...]
@@ -255,6 +258,7 @@ def _build(
         ledger=ledger,
         position=position,
         tracker=make_tracker(config.tracker, out, processes),
+        heldout_judges=parts.heldout_judges,
     )
     return trainer, segment
 

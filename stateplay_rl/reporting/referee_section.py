@@ -1,0 +1,150 @@
+"""What the independent referee saw: beside the judge's curve, never added to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from stateplay_rl.reporting.blocks import Block, ChartGrid, Column, LineChart, Number, Prose, Section, Series, Table
+from stateplay_rl.reporting.numbers import finite, mapping_of
+from stateplay_rl.reporting.run_data import Evaluation, RunData
+from stateplay_rl.reporting.sources import Source
+from stateplay_rl.stores import layout
+
+HELDOUT = "heldout.jsonl"
+_LEAD = (
+    "Read off the videos, not the training reward. The lower bound counts what could not be read as wrong, the upper "
+    "one leaves it out. A judge that rises while the referee falls is being fooled."
+)
+
+
+def referee_section(run: RunData) -> Section | None:
+    """The held-out referee's curve, its last verdict by part, and the checkout's own evaluators; None without any."""
+    evaluations = run.evaluations_of(run.policy)
+    told = [e for e in evaluations if e.referee]
+    blocks: list[Block] = []
+    if told:
+        blocks.append(ChartGrid((_curve(told), _coverage(told))))
+        blocks.append(_parts(told[-1]))
+    answered = [e for e in evaluations if e.evaluator]
+    if answered:
+        blocks += _evaluator(answered)
+    return Section("referee", "Independent referee", tuple(blocks), _LEAD) if blocks else None
+
+
+def _seen(evaluations: Sequence[Evaluation]) -> tuple[float, ...]:
+    return tuple(float(e.candidates_seen) for e in evaluations)
+
+
+def _curve(told: Sequence[Evaluation]) -> LineChart:
+    x = _seen(told)
+    low = tuple(finite(e.referee.get("low")) for e in told)
+    high = tuple(finite(e.referee.get("high")) for e in told)
+    series = (
+        Series("referee, unreadable left out", x, high, 2, dashed=True),
+        Series("referee, unreadable counted wrong", x, low, 0),
+        Series("judge (held-out reward)", x, tuple(e.reward_mean for e in told), 5, dashed=True),
+    )
+    name = str(told[-1].referee.get("name", "referee"))
+    source = f"{HELDOUT}: referee.low, referee.high, reward_mean"
+    return LineChart("referee", f"{name} beside the judge", "candidates seen", "points, 0 to 100", series, source)
+
+
+def _coverage(told: Sequence[Evaluation]) -> LineChart:
+    values = tuple(finite(e.referee.get("coverage")) for e in told)
+    series = (Series("read", _seen(told), values, 0),)
+    source = f"{HELDOUT}: referee.coverage"
+    title = "Share of the display that could be read"
+    return LineChart("referee-coverage", title, "candidates seen", "share", series, source, y_range=(0.0, 1.0))
+
+
+def _parts(last: Evaluation) -> Table:
+    rows = [_bounds_row(name, mapping_of(mapping_of(last.referee, "parts"), name)) for name in _names(last, "parts")]
+    columns = (
+        Column("part"),
+        Column("right", True, 0),
+        Column("wrong", True, 0),
+        Column("unreadable", True, 0),
+        Column("lower bound", True, 3),
+        Column("upper bound", True, 3),
+    )
+    return Table("referee-parts", "Last evaluation, by part", columns, tuple(rows), f"{HELDOUT}: referee.parts")
+
+
+def _names(evaluation: Evaluation, key: str) -> list[str]:
+    return sorted(mapping_of(evaluation.referee, key))
+
+
+def _bounds_row(name: str, bounds: Mapping[str, object]) -> tuple[str | Number, ...]:
+    keys = ("right", "wrong", "unreadable", "low", "high")
+    return (name, *(finite(bounds.get(key)) for key in keys))
+
+
+def _evaluator(answered: Sequence[Evaluation]) -> list[Block]:
+    first, last = answered[0].evaluator, answered[-1].evaluator
+    means = mapping_of(last, "means")
+    rows = tuple(
+        (name, finite(mapping_of(first, "means").get(name)), finite(means.get(name))) for name in sorted(means)
+    )
+    columns = (Column("metric"), Column("first", True, 3), Column("last", True, 3))
+    title = "The checkout's own evaluators"
+    blocks: list[Block] = [Table("evaluator", title, columns, rows, f"{HELDOUT}: evaluator.means")]
+    missing = mapping_of(last, "missing")
+    if missing:
+        named = "; ".join(f"{name}: {reason}" for name, reason in sorted(missing.items()))
+        blocks.append(Prose(f"Missing in the checkout: {named}.", "caution"))
+    return blocks
+
+
+def drift_table(run: RunData) -> Table | None:
+    """Picture measures of the first and last held-out videos beside the real clips'; None without real clips."""
+    told = [e for e in run.evaluations_of(run.policy) if e.picture_drift]
+    if not told:
+        return None
+    first, last = told[0].picture_drift, told[-1].picture_drift
+    rows = []
+    for name in sorted(mapping_of(last, "real")):
+        values = [mapping_of(part, key).get(name) for part, key in ((last, "real"), (first, "generated"))]
+        values += [mapping_of(last, key).get(name) for key in ("generated", "ratio")]
+        rows.append((name, *(finite(value) for value in values)))
+    columns = (
+        Column("measure"),
+        Column("real clips", True, 2),
+        Column("first evaluation", True, 2),
+        Column("last evaluation", True, 2),
+        Column("last / real", True, 3),
+    )
+    title = "Held-out pictures beside the real clips of the same conditions"
+    return Table("picture-drift", title, columns, tuple(rows), f"{HELDOUT}: picture_drift")
+
+
+def hud_check_section(source: Source) -> Section | None:
+    """First frames against the state columns; None where nothing was compared."""
+    file = source.path / layout.SUMMARY
+    check = mapping_of(json.loads(file.read_text(encoding="utf-8")), "hud_check") if file.is_file() else {}
+    by_element = mapping_of(check, "by_element")
+    if not by_element:
+        return None
+    rows = tuple(_bounds_row(name, mapping_of(by_element, name)) for name in by_element)
+    columns = (
+        Column("element"),
+        Column("agree", True, 0),
+        Column("disagree", True, 0),
+        Column("unreadable", True, 0),
+        Column("lower bound", True, 3),
+        Column("upper bound", True, 3),
+    )
+    source_name = f"{layout.SUMMARY}: hud_check"
+    blocks: list[Block] = [Table("hud-check", "By element", columns, rows, source_name)]
+    examples = check.get("examples")
+    if isinstance(examples, list) and examples:
+        keys = ("condition_id", "element", "true", "low", "high")
+        shown = tuple(tuple(_cell(mapping_of({"row": row}, "row").get(key)) for key in keys) for row in examples)
+        heads = (Column("condition", mono=True), Column("element"), *(Column(k, True, 1) for k in keys[2:]))
+        blocks.append(Table("hud-disagreements", "Examples of disagreement", heads, shown, source_name))
+    lead = f"HP, meters and clock read off each first frame ({check.get('reader')}), against the state columns."
+    return Section("hud-check", "First frames against the state columns", tuple(blocks), lead)
+
+
+def _cell(value: object) -> str | Number:
+    return value if isinstance(value, str) else finite(value)
