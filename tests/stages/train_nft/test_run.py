@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.errors import EXIT_OUTSIDE, InputError, OutputError, OutsideError, UsageError
-from stateplay_rl.stages.train_nft import loop, update
+from stateplay_rl.stages.train_nft import booking, loop, opening, update
 from stateplay_rl.stages.train_nft import run as stage
 from stateplay_rl.stages.train_nft.run import TrainInputs, TrainSummary
 from stateplay_rl.stores import layout
@@ -21,7 +21,7 @@ from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.jsonl import LineLog
 from stateplay_rl.stores.ledger import Ledger
-from stateplay_rl.stores.manifest import is_sealed, read_manifest
+from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
 from stateplay_rl.worlds.policy_bank import sha256_tensors
 from tests.stages.train_nft.helpers import BrightJudge, make_config, write_tiny_conditions
 from tests.worlds.tiny import tiny_world
@@ -36,8 +36,11 @@ class Lab:
         self.conditions = conditions
         self.worlds: list[Any] = []
         self.judge = BrightJudge()
+        self.referee: BrightJudge | None = None
         monkeypatch.setattr(stage, "resolve_world", lambda name: SimpleNamespace(files=(), audit=None))
-        monkeypatch.setattr(stage, "all_files", lambda files: ())
+        monkeypatch.setattr(opening, "all_files", lambda files: ())
+        monkeypatch.setattr(stage, "require_disk", lambda *arguments: None)
+        monkeypatch.setattr(stage, "make_referee", lambda spec, world: self.referee)
         monkeypatch.setattr(stage, "require_trainable_audit", lambda *arguments: {})
         monkeypatch.setattr(stage, "load_world", self._load)
         monkeypatch.setattr(stage, "make_judge", lambda spec, world: self.judge)
@@ -129,15 +132,15 @@ class Stop(Exception):
 
 
 PLACES = [
-    (loop.Trainer, "_book_verdicts", 1),
+    (booking.Booking, "book_verdicts", 1),
     (loop.Trainer, "_follow_with_old", 0),
     (loop.Trainer, "_evaluate", 0),
     (loop.Trainer, "_evaluate", 2),
     (loop.Trainer, "_book_outcome", 1),
     (loop.Trainer, "_checkpoint", 1),
     (update.Updater, "_apply", 3),
-    (stage.OutputDirectory, "seal", 0),
-    (stage.OutputDirectory, "seal", 1),
+    (OutputDirectory, "seal", 0),
+    (OutputDirectory, "seal", 1),
 ]
 
 
@@ -183,7 +186,7 @@ def test_an_alarm_pauses_with_everything_saved(
 ) -> None:
     """Checkpoints every 5 batches only: the pause writes one, so that the resume does not meet the alarm again."""
     changes = {"monitors": {"pause_on_alarm": True}, "checkpoint_every_batches": 5}
-    monkeypatch.setattr(loop.monitors, "alarms_of", lambda line, first, config: [ALARM] if line["batch"] == 0 else [])
+    monkeypatch.setattr(loop.monitors, "alarms_of", lambda line, first, config, best: [ALARM] if line["batch"] == 0 else [])
     with pytest.raises(OutsideError, match=r"paused after batch 0: motion: planted") as caught:
         lab.run(tmp_path / "run", **changes)
     assert caught.value.exit_code == EXIT_OUTSIDE
@@ -273,7 +276,7 @@ def test_a_damaged_checkpoint_stops_and_offers_the_one_before(
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "_finish", stop)
+        patch.setattr(stage, "finish", stop)
         with pytest.raises(Stop):
             lab.run(tmp_path / "run")
     folder = tmp_path / "run" / layout.CHECKPOINTS_FOLDER
