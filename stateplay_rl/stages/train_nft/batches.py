@@ -168,23 +168,22 @@ def judge_together(
         SprlError: the first rank's error, on every rank.
     """
     told: str | None = None
-    with Progress(f"batch {work.batch}: judging") as progress:
-        while True:
-            left = 0
-            if failure is None:
-                try:
-                    left = queue.wait(POLL_SECONDS)
-                    report()
-                except SprlError as error:
-                    failure = error
-            raise_together(processes, failure)
-            states = processes.gather([(left, queue.trouble)])
-            trouble = next((text for _, text in states if text is not None), None)
-            if trouble != told:
-                progress.say(trouble or "the judge answers again")
-                told = trouble
-            if not any(count for count, _ in states):
-                break
+    while True:
+        left = 0
+        if failure is None:
+            try:
+                left = queue.wait(POLL_SECONDS)
+                report()
+            except SprlError as error:
+                failure = error
+        raise_together(processes, failure)
+        states = processes.gather([(left, queue.trouble)])
+        trouble = next((text for _, text in states if text is not None), None)
+        if trouble != told:
+            Progress(f"batch {work.batch}").say(trouble or "the judge answers again")
+            told = trouble
+        if not any(count for count, _ in states):
+            break
     return in_order(processes.gather(list(queue.results())), work.members)
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
@@ -43,13 +43,13 @@ class Occasion:
 
     Args:
         batches_done, candidates_seen: how far training is.
-        policy: `live`, `old` or `average` (which stands in live's place).
+        policy: a policy of the world, or `average` (which stands in live's place).
         stage: of the segment; two stages' judges never share a folder.
     """
 
     batches_done: int
     candidates_seen: int
-    policy: str
+    policy: PolicyName | Literal["average"]
     stage: str
 
 
@@ -96,7 +96,8 @@ def evaluate(
     relative = layout.heldout_folder(occasion.batches_done, occasion.policy, occasion.stage)
     folder = run / relative
     groups = GroupStore(folder)
-    sampled: PolicyName = "old" if occasion.policy == "old" else "live"
+    # The average stands in live's place.
+    sampled: PolicyName = "live" if occasion.policy == "average" else occasion.policy
     plan = RolloutPlan(
         seed=config.heldout.seed,
         batch=0,

@@ -5,62 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
-from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.errors import EXIT_OUTSIDE, InputError, OutputError, OutsideError, UsageError
-from stateplay_rl.stages.train_nft import booking, loop, opening, update
+from stateplay_rl.stages.train_nft import booking, loop, update
 from stateplay_rl.stages.train_nft import run as stage
-from stateplay_rl.stages.train_nft.run import TrainInputs, TrainSummary
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.jsonl import LineLog
 from stateplay_rl.stores.ledger import Ledger
 from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
-from stateplay_rl.worlds.policy_bank import sha256_tensors
-from tests.stages.train_nft.helpers import BrightJudge, make_config, write_tiny_conditions
-from tests.worlds.tiny import tiny_world
+from tests.stages.train_nft.helpers import BrightJudge, write_tiny_conditions
+from tests.stages.train_nft.lab import Lab, load_live, results
 
 ALARM = {"batch": 0, "name": "motion", "value": 0.1, "threshold": 0.5, "severity": "alarm", "message": "planted"}
-
-
-class Lab:
-    """Runs the stage on tiny worlds; the worlds and judges of all runs are kept."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, conditions: ConditionStore) -> None:
-        self.conditions = conditions
-        self.worlds: list[Any] = []
-        self.judge = BrightJudge()
-        self.referee: BrightJudge | None = None
-        monkeypatch.setattr(stage, "resolve_world", lambda name: SimpleNamespace(files=(), audit=None))
-        monkeypatch.setattr(opening, "all_files", lambda files: ())
-        monkeypatch.setattr(stage, "require_disk", lambda *arguments: None)
-        monkeypatch.setattr(stage, "make_referee", lambda spec, world: self.referee)
-        monkeypatch.setattr(stage, "require_trainable_audit", lambda *arguments: {})
-        monkeypatch.setattr(stage, "load_world", self._load)
-        monkeypatch.setattr(stage, "make_judge", lambda spec, world: self.judge)
-
-    def _load(self, config: object) -> Any:
-        self.worlds.append(tiny_world())
-        return self.worlds[-1]
-
-    def run(self, out: Path, resume: bool = False, **changes: Any) -> TrainSummary:
-        return stage.run(settings(**changes), TrainInputs(self.conditions.root, resume=resume), out)
-
-
-def settings(**changes: Any) -> TrainNftConfig:
-    facts = {
-        "optimizer": {"samples_per_step": 2, "inner_epochs": 1, "learning_rate_transition": 1e-3},
-        "heldout": {"conditions": 2, "samples": 1, "every_batches": 1},
-        "stage_conditions": 4,
-        **changes,
-    }
-    return make_config(**facts)
 
 
 @pytest.fixture(scope="module")
@@ -71,24 +32,6 @@ def conditions(tmp_path_factory: pytest.TempPathFactory) -> ConditionStore:
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch, conditions: ConditionStore) -> Lab:
     return Lab(monkeypatch, conditions)
-
-
-def results(run: Path) -> dict[str, Any]:
-    """Everything that must not depend on what happened on the way."""
-    with Ledger.open(run / layout.LEDGER, read_only=True) as ledger:
-        digest = ledger.digest()
-    return {
-        "policies": {p.name: p.read_bytes() for p in sorted((run / layout.POLICY_FOLDER).iterdir())}.keys(),
-        "live": load_live(run),
-        "ledger": digest,
-        **{name: (run / name).read_bytes() for name in (layout.METRICS, layout.HELDOUT)},
-        "verdicts": [p.read_bytes() for p in sorted(run.glob(f"segments/*/{layout.VERDICTS}"))],
-    }
-
-
-def load_live(run: Path) -> str:
-    extra = read_manifest(run, schema="run", verify_files=True).extra
-    return sha256_tensors(load_file(run / layout.policy_file(extra["policies"]["live"])))
 
 
 def test_a_run_from_start_to_seal(lab: Lab, tmp_path: Path) -> None:
@@ -186,7 +129,9 @@ def test_an_alarm_pauses_with_everything_saved(
 ) -> None:
     """Checkpoints every 5 batches only: the pause writes one, so that the resume does not meet the alarm again."""
     changes = {"monitors": {"pause_on_alarm": True}, "checkpoint_every_batches": 5}
-    monkeypatch.setattr(loop.monitors, "alarms_of", lambda line, first, config, best: [ALARM] if line["batch"] == 0 else [])
+    monkeypatch.setattr(
+        loop.monitors, "alarms_of", lambda line, first, config, best: [ALARM] if line["batch"] == 0 else []
+    )
     with pytest.raises(OutsideError, match=r"paused after batch 0: motion: planted") as caught:
         lab.run(tmp_path / "run", **changes)
     assert caught.value.exit_code == EXIT_OUTSIDE
