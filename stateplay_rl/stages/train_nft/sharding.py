@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from stateplay_rl.distributed import Processes
+from stateplay_rl.worlds.native.blocks import LatentStateBlock
 from stateplay_rl.worlds.native.world import NativeWorld
 
 
@@ -26,13 +27,20 @@ def shard_frozen(world: NativeWorld, processes: Processes) -> None:
         return
     mesh = init_device_mesh(processes.device.type, (processes.count,))
     for block in world.transformer.blocks:
+        assert isinstance(block, LatentStateBlock), "the native transformer's own blocks"
         whole = _kept_whole(block)
         if any(parameter not in whole for parameter in block.parameters()):
             fully_shard(block, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
 
 
-def _kept_whole(block: nn.Module) -> set[nn.Parameter]:
-    """Trained parameters, and the coupling that its LoRA is merged into when a policy is exported."""
-    coupling = getattr(block, "latent_state_attention", None)
-    inside = set() if coupling is None else set(coupling.parameters())
-    return inside | {parameter for parameter in block.parameters() if parameter.requires_grad}
+def _kept_whole(block: LatentStateBlock) -> set[nn.Parameter]:
+    """What is read outside of the block's forward, or trained.
+
+    The text's keys and values are made once per condition, apart from the forward; the coupling is what its LoRA is
+    merged into when a policy is exported.
+    """
+    apart: list[nn.Module] = [block.attn2.to_k, block.attn2.to_v, block.attn2.norm_k]
+    if block.latent_state_attention is not None:
+        apart.append(block.latent_state_attention)
+    whole = {parameter for module in apart for parameter in module.parameters()}
+    return whole | {parameter for parameter in block.parameters() if parameter.requires_grad}

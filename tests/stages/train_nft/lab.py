@@ -22,6 +22,9 @@ from tests.stages.train_nft.helpers import BrightJudge, make_config
 from tests.worlds.tiny import tiny_world
 
 
+LOGS = (layout.METRICS, layout.HELDOUT)
+
+
 class Lab:
     """Runs the stage on tiny worlds; the worlds and judges of all runs are kept."""
 
@@ -72,7 +75,7 @@ def results(run: Path) -> dict[str, Any]:
         "policies": {p.name: p.read_bytes() for p in sorted((run / layout.POLICY_FOLDER).iterdir())}.keys(),
         "live": load_live(run),
         "ledger": digest,
-        **{name: (run / name).read_bytes() for name in (layout.METRICS, layout.HELDOUT)},
+        **{name: file.read_bytes() if (file := run / name).is_file() else b"" for name in LOGS},
         "verdicts": [p.read_bytes() for p in sorted(run.glob(f"segments/*/{layout.VERDICTS}"))],
     }
 

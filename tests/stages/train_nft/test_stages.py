@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,22 +132,39 @@ class Stop(Exception):
 
 
 PLACES = [
-    (loop.Trainer, "train", 0),
-    (loop.Trainer, "_follow_with_old", 1),
-    (update.Updater, "_apply", 1),
-    (OutputDirectory, "seal", 0),
-    (OutputDirectory, "seal", 1),
-    (stage, "build_trainer", 0),
+    (loop.Trainer, "train", 0, False),
+    (loop.Trainer, "_follow_with_old", 1, True),
+    (update.Updater, "_apply", 1, True),
+    (OutputDirectory, "seal", 0, True),
+    (OutputDirectory, "seal", 1, True),
+    (stage, "build_trainer", 0, False),
 ]
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.fixture(scope="module")
+def finished(conditions: ConditionStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run after stage A, and what an undisturbed extension and stage C make of it."""
+    root = tmp_path_factory.mktemp("finished")
+    gate = write_gate(root / "reward_model")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        lab = Lab(monkeypatch, conditions)
+        lab.run(root / "a", **NO_HELDOUT)
+        for name in ("extend", "c"):
+            shutil.copytree(root / "a", root / name)
+            lab.run(root / name, **more(name, gate))
+    return {"gate": gate, **{name: root / name for name in ("a", "extend", "c")}}
+
+
+def more(which: str, gate: Path) -> dict[str, Any]:
+    return {"extend": 4, **NO_HELDOUT} if which == "extend" else {"reward_model": str(gate), **STAGE_C}
+
+
 @pytest.mark.parametrize("place", PLACES, ids=lambda p: f"{p[1]}-{p[2]}")
 @pytest.mark.parametrize("which", ["extend", "c"])
 def test_a_stopped_segment_ends_as_if_it_had_not_been(
-    lab: Lab, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, which: str, place: Any, after: bool
+    lab: Lab, tmp_path: Path, finished: dict[str, Path], monkeypatch: pytest.MonkeyPatch, which: str, place: Any
 ) -> None:
-    owner, name, number = place
+    owner, name, number, after = place
     real = getattr(owner, name)
     calls = iter(range(10**6))
 
@@ -159,26 +177,27 @@ def test_a_stopped_segment_ends_as_if_it_had_not_been(
             raise Stop
         return result
 
-    more = {"extend": 4, **NO_HELDOUT} if which == "extend" else {"reward_model": str(gate), **STAGE_C}
-    for run in (tmp_path / "run", tmp_path / "whole"):
-        lab.run(run, **NO_HELDOUT)
-    lab.run(tmp_path / "whole", **more)
+    run = tmp_path / "run"
+    shutil.copytree(finished["a"], run)
+    asked = more(which, finished["gate"])
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, stopping)
         with pytest.raises(Stop):
-            lab.run(tmp_path / "run", **more)
-    if not is_sealed(tmp_path / "run"):
+            lab.run(run, **asked)
+    if not is_sealed(run):
         with pytest.raises(OutputError, match="unfinished"):
-            lab.run(tmp_path / "run", **more)
-    lab.run(tmp_path / "run", resume=True, **more)
-    assert results(tmp_path / "run") == results(tmp_path / "whole")
-    assert names(tmp_path / "run") == names(tmp_path / "whole")
+            lab.run(run, **asked)
+    lab.run(run, resume=True, **asked)
+    assert results(run) == results(finished[which])
+    assert names(run) == names(finished[which])
 
 
-def test_equal_extensions_are_told_apart(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_extensions_are_told_apart(
+    lab: Lab, tmp_path: Path, finished: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stopped before its folder exists, the second +2 must not pass for the first."""
     run = tmp_path / "run"
-    lab.run(run, **NO_HELDOUT)
+    shutil.copytree(finished["a"], run)
     lab.run(run, extend=2, **NO_HELDOUT)
 
     def stop(*arguments: Any) -> None:
@@ -197,10 +216,12 @@ def test_equal_extensions_are_told_apart(lab: Lab, tmp_path: Path, monkeypatch: 
     assert lab.run(run, extend=2, **NO_HELDOUT).segment == "003-a+2"
 
 
-def test_a_script_can_be_run_again_from_its_top(lab: Lab, tmp_path: Path, gate: Path) -> None:
+def test_a_script_can_be_run_again_from_its_top(
+    lab: Lab, tmp_path: Path, gate: Path, finished: dict[str, Path]
+) -> None:
     """With --resume every finished line answers at once, also while a later stage is unfinished."""
     run = tmp_path / "run"
-    lab.run(run, **NO_HELDOUT)
+    shutil.copytree(finished["a"], run)
     lab.student.down_for = 10**6
     down = {"judging": {"retry_seconds": 0.01, "outage_hours": 0.0}}
     with pytest.raises(OutsideError, match="is down"):
@@ -213,14 +234,14 @@ def test_a_script_can_be_run_again_from_its_top(lab: Lab, tmp_path: Path, gate: 
     assert lab.run(run, resume=True, reward_model=str(gate), **STAGE_C).left == 0
 
 
-def test_the_limit_and_the_order_of_stages(lab: Lab, tmp_path: Path, gate: Path) -> None:
+def test_the_limit_and_the_order_of_stages(lab: Lab, tmp_path: Path, gate: Path, finished: dict[str, Path]) -> None:
     run = tmp_path / "run"
     with pytest.raises(InputError, match="no finished stage A to extend"):
         lab.run(run, extend=2, **NO_HELDOUT)
     with pytest.raises(InputError, match="holds no finished stage A"):
         lab.run(run, reward_model=str(gate), **STAGE_C)
     assert not run.exists()
-    lab.run(run, **NO_HELDOUT)
+    shutil.copytree(finished["a"], run)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     with pytest.raises(InputError, match=r"pass its limit of 5"):
         lab.run(run, extend=2, stage_a_limit=5, **NO_HELDOUT)
@@ -241,9 +262,8 @@ def test_the_limit_and_the_order_of_stages(lab: Lab, tmp_path: Path, gate: Path)
         lab.run(run, extend=2, **{**NO_HELDOUT, "stage_a_limit": 4000})
 
 
-def test_c_refuses_without_the_gate_of_its_very_judge(lab: Lab, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    lab.run(run, **NO_HELDOUT)
+def test_c_refuses_without_the_gate_of_its_very_judge(lab: Lab, tmp_path: Path, finished: dict[str, Path]) -> None:
+    run = finished["a"]
     for name, facts, what in (
         ("failed", {"passed": False}, "did not pass"),
         ("other-adapter", {"adapter_sha256": "0" * 64}, "is the gate of adapter 000000000000"),
