@@ -67,4 +67,5 @@ def consumed(run: Path) -> list[tuple[str, ...]]:
 
 def _exported(run: Path, policy: str) -> dict[str, torch.Tensor]:
     sha256 = read_manifest(run, schema="run").extra["policies"][policy]
-    return load_file(run / layout.policy_file(sha256))
+    tensors: dict[str, torch.Tensor] = load_file(run / layout.policy_file(sha256))
+    return tensors

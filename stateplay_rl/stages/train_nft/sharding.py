@@ -30,7 +30,10 @@ def shard_frozen(world: NativeWorld, processes: Processes) -> None:
         assert isinstance(block, LatentStateBlock), "the native transformer's own blocks"
         whole = _kept_whole(block)
         if any(parameter not in whole for parameter in block.parameters()):
-            fully_shard(block, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
+            sharded = fully_shard(block, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
+            # Gathered once here: a first time under inference mode (sampling) would spoil the buffers for training.
+            sharded.unshard()
+            sharded.reshard()
 
 
 def _kept_whole(block: LatentStateBlock) -> set[nn.Parameter]:

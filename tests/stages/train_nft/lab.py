@@ -21,7 +21,6 @@ from stateplay_rl.worlds.policy_bank import sha256_tensors
 from tests.stages.train_nft.helpers import BrightJudge, make_config
 from tests.worlds.tiny import tiny_world
 
-
 LOGS = (layout.METRICS, layout.HELDOUT)
 
 
