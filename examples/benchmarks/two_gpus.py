@@ -85,14 +85,14 @@ class Timer:
 def random_world(name: str, device: torch.device, *, checkpointing: bool) -> NativeWorld:
     """The real classes with random weights, drawn on the device itself: the same on every rank of the same hardware."""
     sizes, compute = preset(name), torch.float32 if name == "arena" else torch.bfloat16
-    with torch.device("meta"):
+    draws = torch.Generator(device).manual_seed(0)
+    # Made on the device: buffers hold their real values, and billions of draws take seconds.
+    with torch.device(device):
         transformer = LatentStateTransformer(sizes.transformer, sizes.latent_state, compute)
         tokenizer = TransitionTokenizer(sizes.tokenizer)
-    draws = torch.Generator(device).manual_seed(0)
     for part, module in transformer.named_children():
         module.to(torch.float32 if part in FLOAT32_MODULES else compute)
     for module in (transformer, tokenizer):
-        module.to_empty(device=device)
         fill(module, draws)
     torch.manual_seed(0)
     vae = VideoVae(VAE_PRESETS[name])
@@ -127,9 +127,6 @@ def fill(module: nn.Module, draws: torch.Generator) -> None:
             parameter.fill_(1.0)
         else:
             parameter.normal_(0.0, 1.0 / math.sqrt(parameter[0].numel()), generator=draws)
-    for _, buffer in module.named_buffers():
-        if buffer.is_floating_point():
-            buffer.zero_()
 
 
 @dataclass

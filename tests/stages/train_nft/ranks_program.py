@@ -14,6 +14,8 @@ import torch
 from stateplay_rl.distributed import Processes, start_processes
 from stateplay_rl.errors import InputError, OutsideError
 from stateplay_rl.stages.main_process import raise_together
+from stateplay_rl.stages.train_nft.gradients import global_gradient
+from stateplay_rl.stages.train_nft.objective import Visit
 from stateplay_rl.stages.train_nft.sharding import shard_frozen
 from stateplay_rl.stages.train_nft.update import Updater
 from tests.stages.train_nft.helpers import Bench
@@ -48,7 +50,7 @@ def not_a_number(processes: Processes) -> dict[str, Any]:
 
 
 def sharded(processes: Processes, mode: str) -> dict[str, Any]:
-    """The same two steps with whole and with sharded frozen weights; odd numbers of calls, a condition without clip."""
+    """The same gradient with whole and with sharded frozen weights; odd numbers of calls, a condition without clip."""
     found: dict[str, Any] = {}
     for name, lockstep in (("replicated", False), ("sharded", True)):
         ranks = replace(processes, lockstep=lockstep)
@@ -56,8 +58,13 @@ def sharded(processes: Processes, mode: str) -> dict[str, Any]:
         bench.no_clip = {bench.samples()[2].condition_id}
         shard_frozen(bench.world, ranks)
         samples = bench.samples(7)
+        visit = Visit(0, 0, anchors=True)
+        found[name] = global_gradient(bench.objective, samples, visit, bench.parameters, ranks).flat().tolist()
+        # Sampling runs under inference mode: it must leave nothing behind that training would trip over.
+        with torch.inference_mode():
+            bench.world.states(bench.conditions_of([samples[0].condition_id]))
         bench.updater.run([samples[:4], samples[4:]], 0, 2)
-        found[name] = {n: v.tolist() for n, v in bench.world.policies.state("live").items()}
+        found[f"{name} live"] = bench.world.policies.sha256("live")
         found[f"{name} export"] = sorted(bench.world.export_policy("live"))
         found[f"{name} whole"] = sum(type(p.data) is torch.Tensor for p in bench.world.transformer.parameters())
     return found
