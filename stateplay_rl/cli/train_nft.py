@@ -75,6 +75,7 @@ def command(
         "mode": mode,
         "seed": seed,
         "stage": stage,
+        "extend": extend,
         "reward_model": None if reward_model is None else str(reward_model),
         "force_without_gate": True if force_without_gate else None,
         "off_policy": True if off_policy else None,
@@ -82,7 +83,7 @@ def command(
     resolved = resolve_config(TrainNftConfig, config, settings, flags)
     from stateplay_rl.stages.train_nft import plan, run
 
-    inputs = run.TrainInputs(conditions, groups, scores, resume, overwrite, extend)
+    inputs = run.TrainInputs(conditions, groups, scores, resume, overwrite)
     if dry_run:
         _show_plan(plan.make_plan(resolved, inputs, out))
         return

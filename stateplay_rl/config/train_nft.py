@@ -186,6 +186,9 @@ class TrainNftConfig(FrozenConfig):
     preflight: Path | None = Field(None, description="verify-<utc>/ of `sprl verify preflight` for this config")
     stage: Literal["a", "c"] = Field("a", description="stage of the three-stage plan")
     stage_conditions: int = Field(2000, ge=1, description="conditions that stage A consumes before it is extended")
+    extend: int | None = Field(
+        None, ge=1, description="stage A: add so many conditions to a finished run; the plan's step is 280"
+    )
     stage_a_limit: int = Field(4000, ge=1, description="conditions that stage A may grow to (--extend)")
     stage_c_conditions: int | None = Field(None, ge=1, description="conditions of stage C; none: all that are left")
     conditions_per_batch: int = Field(28, ge=1, description="conditions per batch, over all ranks")
@@ -240,6 +243,8 @@ class TrainNftConfig(FrozenConfig):
             )
         if self.heldout.policy == "average" and not self.evaluation_average.decay:
             raise ValueError("heldout.policy is `average`, but evaluation_average.decay is 0: there is no average")
+        if self.stage == "c" and self.extend is not None:
+            raise ValueError("extend adds conditions to stage A")
         if self.stage == "a" and self.force_without_gate:
             raise ValueError("force_without_gate belongs to stage C")
         return self

@@ -21,7 +21,6 @@ class TrainInputs:
         groups, scores: come together: one hand-made batch.
         resume: go on with an unfinished run.
         overwrite: begin anew, whatever lies in the output.
-        extend: add so many conditions to stage A of a finished run.
     """
 
     conditions: Path
@@ -29,7 +28,6 @@ class TrainInputs:
     scores: Path | None = None
     resume: bool = False
     overwrite: bool = False
-    extend: int | None = None
 
     @property
     def hand_made(self) -> bool:
@@ -47,11 +45,9 @@ class TrainInputs:
         """
         if (self.groups is None) != (self.scores is None):
             raise UsageError("--groups and --scores belong together", "give both, or neither")
-        if self.extend is not None and (self.hand_made or config.stage != "a"):
-            raise UsageError("--extend adds conditions to stage A", "leave out --stage c, --groups and --scores")
-        if self.extend is not None and self.extend < 1:
-            raise UsageError(f"--extend {self.extend} adds nothing", "the plan's step is --extend 280")
-        if self.overwrite and (self.extend is not None or config.stage == "c"):
+        if config.extend is not None and self.hand_made:
+            raise UsageError("--extend adds conditions to stage A", "leave out --groups and --scores")
+        if self.overwrite and (config.extend is not None or config.stage == "c"):
             raise UsageError(
                 "--overwrite begins a run anew; --extend and --stage c go on with one", "leave out --overwrite"
             )

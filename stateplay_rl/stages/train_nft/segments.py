@@ -25,7 +25,7 @@ SMOKE_BATCHES = 10
 """Most batches of a stage C that was forced without its gate."""
 MUST_KEEP = {"c": ("world", "mode", "seed"), HAND_MADE: ("world", "mode")}
 """Settings that a later segment cannot change: live, old and moments would be of something else. `--extend`: all."""
-NOT_MEANING = ("stage", "force_without_gate", "reward_model", "preflight")
+NOT_MEANING = ("stage", "extend", "stage_a_limit", "force_without_gate", "reward_model", "preflight")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def plan_segment(
         OutputError: another segment is still open.
     """
     segments = () if inputs.overwrite else list_segments(out)
-    kind, extension = inputs.kind(config), inputs.extend or 0
+    kind, extension = inputs.kind(config), config.extend or 0
     finished = [segment for segment in segments if segment.sealed]
     is_open = len(finished) < len(segments)
     sealed_last = not is_open and _run_waits_for_its_seal(out, finished)
@@ -115,8 +115,8 @@ def plan_segment(
             kind, extension, before.batches, count, config.conditions_per_batch, smoke=smoke, sealed=True
         )
     matching = [segment for segment in finished if _is(segment, kind, extension)]
-    mine_is_open = is_open and _is(segments[-1], kind, extension)
-    if matching and inputs.resume and kind != HAND_MADE and not mine_is_open:
+    mine = _is(segments[-1], kind, extension) if is_open else _was_begun(out, kind, extension)
+    if matching and inputs.resume and kind != HAND_MADE and not mine:
         return _done(config, inputs, matching[-1])
     if is_open:
         next_segment(out, kind, extension)  # refuses when it is another one
@@ -140,6 +140,14 @@ def _run_waits_for_its_seal(out: Path, finished: Sequence[Segment]) -> bool:
     if is_sealed(out) or not (out / layout.UNFINISHED).is_file():
         return False
     return len(finished) > len(read_unfinished(out).earlier)
+
+
+def _was_begun(out: Path, kind: str, extension: int) -> bool:
+    """The run was opened for such a segment, and a kill came before the segment's folder was there."""
+    if is_sealed(out) or not (out / layout.UNFINISHED).is_file():
+        return False
+    begun = read_unfinished(out).config
+    return (begun.get("stage", "a"), begun.get("extend") or 0) == (kind, extension)
 
 
 def _done(config: TrainNftConfig, inputs: TrainInputs, segment: Segment) -> SegmentPlan:

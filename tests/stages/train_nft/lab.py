@@ -49,10 +49,8 @@ class Lab:
     def _judge(self, spec: Any, world: str) -> BrightJudge:
         return self.student if spec.name == "student" else self.judge
 
-    def run(
-        self, out: Path, resume: bool = False, extend: int | None = None, overwrite: bool = False, **changes: Any
-    ) -> TrainSummary:
-        inputs = TrainInputs(self.conditions.root, resume=resume, extend=extend, overwrite=overwrite)
+    def run(self, out: Path, resume: bool = False, overwrite: bool = False, **changes: Any) -> TrainSummary:
+        inputs = TrainInputs(self.conditions.root, resume=resume, overwrite=overwrite)
         return stage.run(settings(**changes), inputs, out)
 
 

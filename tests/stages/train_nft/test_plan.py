@@ -77,9 +77,11 @@ def test_stage_c_needs_a_run_and_says_what_its_gate_would_say(folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "inputs",
-    [{"extend": 280, "overwrite": True}, {"groups": Path("g")}, {"extend": 0}],
+    ("inputs", "changes"),
+    [({"overwrite": True}, {"extend": 280}), ({"groups": Path("g")}, {}), ({"overwrite": True}, {"stage": "c"})],
 )
-def test_what_excludes_each_other_is_refused(folder: Path, inputs: dict[str, object]) -> None:
+def test_what_excludes_each_other_is_refused(
+    folder: Path, inputs: dict[str, object], changes: dict[str, object]
+) -> None:
     with pytest.raises(UsageError):
-        plan(folder, TrainInputs(folder, **inputs))  # type: ignore[arg-type]
+        plan(folder, TrainInputs(folder, **inputs), **changes)  # type: ignore[arg-type]
