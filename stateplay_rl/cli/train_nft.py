@@ -76,6 +76,8 @@ def command(
         "seed": seed,
         "stage": stage,
         "extend": extend,
+        # One directory: the student that judges, and whose gate is asked for.
+        "judge.reward_model": str(reward_model) if reward_model is not None and judge == "student" else None,
         "reward_model": None if reward_model is None else str(reward_model),
         "force_without_gate": True if force_without_gate else None,
         "off_policy": True if off_policy else None,

@@ -250,6 +250,12 @@ class TrainNftConfig(FrozenConfig):
         return self
 
     @property
+    def gated_reward_model(self) -> Path | None:
+        """The directory whose gate stage C asks for: as given, else that of the judge `student`."""
+        own = self.judge.model_dump().get("reward_model")
+        return self.reward_model or (None if own is None else Path(own))
+
+    @property
     def uses_api(self) -> bool:
         """Whether the training judge sends requests that cost money."""
         return self.judge.name == "openai" or any(part.name == "openai" for part in self.judge.parts.values())

@@ -1,4 +1,4 @@
-"""Do two judges order the candidates of a group alike?
+"""Do two judges order the candidates of a group alike? The same definition as the student's gate.
 
 Shapes: G groups, K candidates.
 """
@@ -9,18 +9,23 @@ from collections.abc import Sequence
 from itertools import combinations
 
 
-def _order(left: float, right: float) -> int:
-    return (left > right) - (left < right)
+def _order(left: float, right: float, tie_points: int) -> int:
+    gap = round(left) - round(right)
+    return 0 if abs(gap) <= tie_points else (1 if gap > 0 else -1)
 
 
-def pairwise_agreement(first_GK: Sequence[Sequence[float]], second_GK: Sequence[Sequence[float]]) -> float | None:
+def pairwise_agreement(
+    judge_GK: Sequence[Sequence[float]], student_GK: Sequence[Sequence[float] | None], tie_points: int = 0
+) -> float | None:
     """Share of within-group pairs that two judges order alike; better, worse and tied are three classes.
 
-    Pairs of different groups are never compared: a judge's level may differ from group to group.
+    Pairs of different groups are never compared: a judge's level may differ from group to group. Scores are rounded to
+    points (half to even), as the student's targets are.
 
     Args:
-        first_GK: one judge's scores in points, per group.
-        second_GK: the other's, same groups and candidates.
+        judge_GK: one judge's scores in points, per group.
+        student_GK: the other's, same groups and candidates; None for a group without an answer: it agrees on no pair.
+        tie_points: scores that are no further apart are tied.
 
     Returns:
         0..1, or None when there is no pair.
@@ -29,10 +34,12 @@ def pairwise_agreement(first_GK: Sequence[Sequence[float]], second_GK: Sequence[
         ValueError: the two do not hold the same groups and candidates.
     """
     agree = pairs = 0
-    for first_K, second_K in zip(first_GK, second_GK, strict=True):
-        if len(first_K) != len(second_K):
-            raise ValueError(f"a group has {len(first_K)} and {len(second_K)} scores")
-        for i, j in combinations(range(len(first_K)), 2):
-            agree += _order(first_K[i], first_K[j]) == _order(second_K[i], second_K[j])
+    for judge_K, student_K in zip(judge_GK, student_GK, strict=True):
+        if student_K is not None and len(judge_K) != len(student_K):
+            raise ValueError(f"a group has {len(judge_K)} and {len(student_K)} scores")
+        for i, j in combinations(range(len(judge_K)), 2):
             pairs += 1
+            if student_K is not None:
+                alike = _order(judge_K[i], judge_K[j], tie_points) == _order(student_K[i], student_K[j], tie_points)
+                agree += alike
     return agree / pairs if pairs else None

@@ -17,12 +17,13 @@ ARENA = "arena"
 _OTHERS = "use --judge referee (arena), --judge replay with --scores DIR, or a plug-in package.module:Class"
 
 
-def make_judge(spec: JudgeConfig, *, world: str) -> Judge:
+def make_judge(spec: JudgeConfig, *, world: str, out: Path | None = None) -> Judge:
     """The judge that `spec` describes.
 
     Args:
         spec: validated settings.
         world: `--world` of the groups (`arena` or a world file); the referee can read arena's pixels only.
+        out: the directory that the command writes; judges that pay for requests keep their store beside it.
 
     Raises:
         UsageError: a judge that this world or this version does not have, or a plug-in that fails to load.

@@ -65,10 +65,11 @@ class Agreement:
     """What an audit found.
 
     Args:
-        groups: groups that both judges scored.
-        unscored: groups that one of them could not score.
+        groups: groups that the auditing judge scored, and that were compared.
+        unscored: groups that it could not score.
         student_failed: share of the audited groups that the student could not score.
-        pairwise: within-group three-class agreement, 0..1; None without a group that both scored.
+        pairwise: within-group three-class agreement, 0..1, a failed answer of the student agreeing on nothing; None
+            without a group to compare.
     """
 
     groups: int
@@ -81,22 +82,22 @@ class Agreement:
         return vars(self).copy()
 
 
-def measure_agreement(segment: Path, group_ids: Sequence[str]) -> Agreement:
+def measure_agreement(segment: Path, group_ids: Sequence[str], tie_points: int = 0) -> Agreement:
     """Agreement of the two judges on the groups of a window, from the segment's logs."""
     student = _lines(segment / layout.VERDICTS)
     audit = _lines(segment / layout.AUDITS)
-    both: list[tuple[list[float], list[float]]] = []
+    both: list[tuple[list[float], list[float] | None]] = []
     student_failed = 0
     for group_id in group_ids:
         ours, theirs = student[group_id], audit[group_id]
         student_failed += ours["status"] != "scored"
-        if ours["status"] == "scored" and theirs["status"] == "scored":
-            both.append((ours["scores"], theirs["scores"]))
+        if theirs["status"] == "scored":
+            both.append((theirs["scores"], ours["scores"] if ours["status"] == "scored" else None))
     return Agreement(
         groups=len(both),
         unscored=len(group_ids) - len(both),
         student_failed=student_failed / max(len(group_ids), 1),
-        pairwise=pairwise_agreement([pair[0] for pair in both], [pair[1] for pair in both]),
+        pairwise=pairwise_agreement([pair[0] for pair in both], [pair[1] for pair in both], tie_points),
     )
 
 

@@ -64,7 +64,7 @@ class TrainInputs:
         own = {
             "groups": self.groups,
             "scores": self.scores,
-            "reward_model": config.reward_model,
+            "reward_model": config.gated_reward_model if config.stage == "c" else None,
             "preflight": config.preflight,
         }
         return {**self.named(config), **{name: path for name, path in own.items() if path is not None}}

@@ -27,6 +27,7 @@ from stateplay_rl.stages.train_nft.details import measure_details
 from stateplay_rl.stages.train_nft.eta import TimeLeft
 from stateplay_rl.stages.train_nft.in_flight import Judges, read_known
 from stateplay_rl.stages.train_nft.metrics import Counters, batch_metrics
+from stateplay_rl.stages.train_nft.permissions import Gate
 from stateplay_rl.stages.train_nft.samples import BatchSamples, JudgedGroup, build_samples, plan_steps
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.train_nft.signal import signal_cosine
@@ -48,7 +49,7 @@ class Trainer:
         plan: the segment that is trained.
         judges: who looks at a batch's groups; `judges.training` is whose scores train.
         heldout_judges: who looks at held-out groups.
-        min_agreement: agreement with the auditing judge below which stage C pauses.
+        gate: of stage C's student: its thresholds hold in audits too; None elsewhere, and in a smoke run.
         average: the evaluation average, when it is on.
     """
 
@@ -69,7 +70,7 @@ class Trainer:
     position: state.Position
     tracker: Tracker
     average: EvaluationAverage | None = None
-    min_agreement: float = audits.DEFAULT_MIN_AGREEMENT
+    gate: Gate | None = None
     _first_seconds: float | None = field(default=None, init=False)
     _alarms: int = field(default=0, init=False)
 
@@ -188,13 +189,16 @@ class Trainer:
         if not window.ends:
             return []
         batches = range(window.first_batch, line["batch"] + 1)
+        gate = self.gate
+        threshold = audits.DEFAULT_MIN_AGREEMENT if gate is None else gate.min_pairwise_agreement
+        tie_points = 0 if gate is None else gate.tie_points
 
         def measure() -> audits.Agreement:
-            return audits.measure_agreement(self.segment, self._booking.audited_groups(batches))
+            return audits.measure_agreement(self.segment, self._booking.audited_groups(batches), tie_points)
 
         agreement = self.processes.broadcast(on_main(self.processes, measure))
         line["audit"] = agreement.line()
-        alarm = audits.agreement_alarm(agreement, self.min_agreement, line["batch"])
+        alarm = audits.agreement_alarm(agreement, threshold, line["batch"])
         return [] if alarm is None else [alarm]
 
     def _remember(self, line: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from stateplay_rl.distributed import Processes
 from stateplay_rl.judges.base import Judge
 from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.train_nft import state
-from stateplay_rl.stages.train_nft.audits import DEFAULT_MIN_AGREEMENT
 from stateplay_rl.stages.train_nft.average import EvaluationAverage
 from stateplay_rl.stages.train_nft.batches import BatchSource, OnPolicyBatches
 from stateplay_rl.stages.train_nft.booking import Booking
@@ -152,7 +151,7 @@ def build_trainer(
         position=position,
         tracker=make_tracker(config.tracker, out, processes, run_name(config, command.plan)),
         average=average,
-        min_agreement=DEFAULT_MIN_AGREEMENT if command.gate is None else command.gate.min_pairwise_agreement,
+        gate=command.gate,
     )
     return trainer, segment
 

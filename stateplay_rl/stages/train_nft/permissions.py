@@ -33,11 +33,13 @@ class Gate:
         passed: its verdict.
         adapter_sha256: hash of the adapter that was judged good or not.
         min_pairwise_agreement: threshold of the within-group agreement with the API judge, 0..1.
+        tie_points: scores no further apart were counted as tied.
     """
 
     passed: bool
     adapter_sha256: str
     min_pairwise_agreement: float
+    tie_points: int = 0
 
 
 def adapter_sha256(manifest: Manifest) -> str:
@@ -70,6 +72,7 @@ def read_gate(reward_model: Path, judge: Judge | None) -> Gate:
         value: Mapping[str, Any] = json.loads(read_checked(manifest, layout.GATE))
         passed, named = value["passed"], str(value["adapter_sha256"])
         threshold = float(value["thresholds"]["pairwise_agreement"])
+        tie_points = int(value["thresholds"].get("tie_points", 0))
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(f"{file} lacks or misstates field {error}", "run sprl train-rm again") from error
     if not isinstance(passed, bool):
@@ -87,7 +90,7 @@ def read_gate(reward_model: Path, judge: Judge | None) -> Gate:
             f"{judge.protocol_sha256[:12]}",
             "give the student whose gate this is (--judge student --reward-model DIR)",
         )
-    return Gate(passed, named, threshold)
+    return Gate(passed, named, threshold, tie_points)
 
 
 def would_be_smoke(config: TrainNftConfig) -> bool:
@@ -108,12 +111,13 @@ def require_gate(config: TrainNftConfig, judge: Judge | None) -> tuple[Gate | No
     if config.stage != "c":
         return None, False
     try:
-        if config.reward_model is None:
+        folder = config.gated_reward_model
+        if folder is None:
             raise CheckError("stage C needs the gate of its student", "give --reward-model DIR of sprl train-rm")
-        gate = read_gate(config.reward_model, judge)
+        gate = read_gate(folder, judge)
         if not gate.passed:
             raise CheckError(
-                f"{config.reward_model / layout.GATE}: the student did not pass",
+                f"{folder / layout.GATE}: the student did not pass",
                 f"grow stage A (--extend 280) and {SMOKE_HINT}",
             )
     except SprlError as error:

@@ -64,7 +64,7 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     command, batch, judges = _command(config, inputs, out, conditions, processes)
     if command.plan.done is not None or (batch is not None and batch.is_trained and inputs.resume and is_sealed(out)):
         return summarise(out, command.plan.done, already_done=True)
-    heldout_judge = _heldout_judge(config, batch, judges)
+    heldout_judge = _heldout_judge(config, batch, judges, out)
     loaded = None if batch is None else _load_and_check(command, world_config, batch, processes)
     on_main(processes, lambda: require_disk(command.config, world_config, conditions, command.plan, out))
     processes.barrier()
@@ -95,9 +95,9 @@ def _command(
         )
         training: Judge = batch.judge
     else:
-        training = make_judge(config.judge, world=config.world)
+        training = make_judge(config.judge, world=config.world, out=out)
     auditing = config.audits.judge if config.stage == "c" else None
-    audit = None if auditing is None else make_judge(auditing, world=config.world)
+    audit = None if auditing is None else make_judge(auditing, world=config.world, out=out)
 
     def permit() -> Command:
         permissions.require_preflight(config)
@@ -111,11 +111,11 @@ def _command(
     return command, batch, Judges(training, audit, referee)
 
 
-def _heldout_judge(config: TrainNftConfig, batch: HandMadeBatch | None, judges: Judges) -> Judge:
+def _heldout_judge(config: TrainNftConfig, batch: HandMadeBatch | None, judges: Judges, out: Path) -> Judge:
     """A hand-made batch brings its scores: only held-out conditions then need a judge."""
     if batch is None or config.heldout.conditions == 0:
         return judges.training
-    return make_judge(config.judge, world=config.world)
+    return make_judge(config.judge, world=config.world, out=out)
 
 
 def _load(

@@ -46,7 +46,7 @@ class Lab:
         self.worlds.append(tiny_world())
         return self.worlds[-1]
 
-    def _judge(self, spec: Any, world: str) -> BrightJudge:
+    def _judge(self, spec: Any, world: str, out: Path) -> BrightJudge:
         return self.student if spec.name == "student" else self.judge
 
     def run(self, out: Path, resume: bool = False, overwrite: bool = False, **changes: Any) -> TrainSummary:
