@@ -148,8 +148,6 @@ def require_preflight(config: TrainNftConfig) -> None:
     again = "sprl verify preflight CONFIG, then --set preflight=verify-<utc>"
     if config.force_without_gate:
         raise UsageError("production mode has no --force-without-gate", "leave it out, or set run_mode: standard")
-    if config.stage == "c" and config.audits.judge is None:
-        raise UsageError("production mode audits stage C", "set audits.judge (the API judge)")
     if config.preflight is None:
         raise CheckError("production mode needs a passed preflight of this config", again)
     manifest = read_manifest(config.preflight, schema="verify", verify_files=True)
@@ -159,3 +157,5 @@ def require_preflight(config: TrainNftConfig) -> None:
         raise CheckError(f"the preflight {config.preflight} did not pass", f"see its verify.json; then {again}")
     if manifest.extra.get("train_config_sha256") != preflight_config(config):
         raise CheckError(f"the preflight {config.preflight} is of another config", again)
+    if config.stage == "c" and config.audits.judge is None:
+        raise UsageError("production mode audits stage C", "set audits.judge (the API judge)")

@@ -127,11 +127,13 @@ def plan_segment(
             f"output {out} is finished",
             "choose another --out, extend stage A (--extend 280), or replace it (--overwrite)",
         )
+    if extension and any(segment.kind == "c" for segment in segments):
+        raise InputError(f"{out}: stage C has begun, stage A is closed", "stage C consumes the rest of the pass")
     if begins:
         _refuse_other_run(config, inputs, out)
     if kind == HAND_MADE:
         return SegmentPlan(kind, 0, before.batches, 0, config.conditions_per_batch, begins=begins)
-    count = _count(config, kind, extension, before, segments, pass_conditions, out, smoke=smoke)
+    count = _count(config, kind, extension, before, pass_conditions, out, smoke=smoke)
     return SegmentPlan(kind, extension, before.batches, count, config.conditions_per_batch, begins=begins, smoke=smoke)
 
 
@@ -193,7 +195,6 @@ def _count(
     kind: str,
     extension: int,
     before: Consumed,
-    segments: Sequence[Segment],
     pass_conditions: int,
     out: Path,
     *,
@@ -204,7 +205,7 @@ def _count(
     if kind == "c":
         return _count_c(config, before, left, out, smoke=smoke)
     if extension:
-        _refuse_extension(config, extension, before, segments, out)
+        _refuse_extension(config, extension, before, out)
     wanted = extension or config.stage_conditions
     if wanted > left:
         raise InputError(
@@ -230,13 +231,9 @@ def _count_c(config: TrainNftConfig, before: Consumed, left: int, out: Path, *, 
     return min(wanted, SMOKE_BATCHES * config.conditions_per_batch) if smoke else wanted
 
 
-def _refuse_extension(
-    config: TrainNftConfig, extension: int, before: Consumed, segments: Sequence[Segment], out: Path
-) -> None:
+def _refuse_extension(config: TrainNftConfig, extension: int, before: Consumed, out: Path) -> None:
     if not before.stage_a:
         raise InputError(f"{out} holds no finished stage A to extend", "run it first, without --extend")
-    if any(segment.kind == "c" for segment in segments):
-        raise InputError(f"{out}: stage C has begun, stage A is closed", "stage C consumes the rest of the pass")
     if before.stage_a + extension > config.stage_a_limit:
         raise InputError(
             f"{out}: stage A has {before.stage_a} conditions, {extension} more pass its limit of "
