@@ -25,7 +25,9 @@ SMOKE_BATCHES = 10
 """Most batches of a stage C that was forced without its gate."""
 MUST_KEEP = {"c": ("world", "mode", "seed"), HAND_MADE: ("world", "mode")}
 """Settings that a later segment cannot change: live, old and moments would be of something else. `--extend`: all."""
-NOT_MEANING = ("stage", "extend", "stage_a_limit", "force_without_gate", "reward_model", "preflight")
+OF_OTHER_STAGES = ("stage", "stage_a_limit", "stage_c_conditions", "audits", "reward_model", "force_without_gate")
+NOT_MEANING = (*OF_OTHER_STAGES, "extend", "preflight")
+"""Settings that say which stage may run and how long, not what stage A computes."""
 
 
 @dataclass(frozen=True)
