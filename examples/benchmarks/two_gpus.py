@@ -82,9 +82,11 @@ class Timer:
             torch.cuda.synchronize(self.device)
 
 
-def random_world(name: str, device: torch.device, *, checkpointing: bool) -> NativeWorld:
+def random_world(name: str, device: torch.device, dtype: str, *, checkpointing: bool) -> NativeWorld:
     """The real classes with random weights, drawn on the device itself: the same on every rank of the same hardware."""
-    sizes, compute = preset(name), torch.float32 if name == "arena" else torch.bfloat16
+    sizes = preset(name)
+    usual = "float32" if name == "arena" else "bfloat16"
+    compute = getattr(torch, usual if dtype == "usual" else dtype)
     draws = torch.Generator(device).manual_seed(0)
     # Made on the device: buffers hold their real values, and billions of draws take seconds.
     with torch.device(device):
@@ -205,7 +207,7 @@ def run_case(name: str, mode: str, options: argparse.Namespace, processes: Proce
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     with timer.part("build"):
-        world = random_world(name, device, checkpointing=options.checkpointing)
+        world = random_world(name, device, options.compute_dtype, checkpointing=options.checkpointing)
         groups = world.set_mode(cast(Any, mode))
         shard_frozen(world, processes)
     config = settings(options, mode)
@@ -316,6 +318,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--samples-per-step", type=int, default=3, help="does not divide by the ranks on purpose")
     parser.add_argument("--frames", type=int, default=97)
     parser.add_argument("--steps", type=int, default=8, help="Euler steps of a candidate")
+    parser.add_argument("--compute-dtype", choices=("usual", "float32", "bfloat16"), default="usual")
     parser.add_argument("--checkpointing", action="store_true", help="recompute blocks in the backward pass")
     parser.add_argument("--strategy", choices=("replicated", "sharded"), default="replicated")
     return parser.parse_args()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stateplay_rl.errors import EXIT_OUTSIDE, InputError, OutputError, OutsideError, UsageError
+from stateplay_rl.errors import EXIT_OUTSIDE, InputError, JudgeDownError, OutputError, OutsideError, UsageError
 from stateplay_rl.stages.train_nft import booking, loop, update
 from stateplay_rl.stages.train_nft import run as stage
 from stateplay_rl.stores import layout
@@ -212,6 +212,66 @@ def test_only_the_last_checkpoints_and_the_best_stay(lab: Lab, tmp_path: Path) -
     assert best is not None
     assert rewards[best] == max(rewards)
     assert set(store.steps()) == {5, 6, best}
+
+
+def test_the_best_is_kept_between_checkpoints_too(lab: Lab, tmp_path: Path) -> None:
+    """Checkpoints every 50 batches, an evaluation every batch: wherever the best reward was, its weights are there."""
+    lab.run(tmp_path / "run", stage_conditions=6, conditions_per_batch=1, checkpoint_every_batches=50)
+    store = CheckpointStore(tmp_path / "run" / layout.CHECKPOINTS_FOLDER)
+    rewards = [line["reward_mean"] for line in LineLog(tmp_path / "run" / layout.HELDOUT).read()]
+    best = store.best()
+    assert best is not None
+    assert rewards[best] == max(rewards)
+    assert best in store.steps()
+
+
+def test_a_judge_that_comes_back_after_a_stop(lab: Lab, tmp_path: Path, whole: dict[str, Any]) -> None:
+    """Down in the second batch: exit 5, the checkpoint names the batch in flight, verdicts are kept, same result."""
+    settings = {"judging": {"retry_seconds": 0.01, "outage_hours": 0.0}}
+    asked = lab.judge.score_group
+
+    def down(group: Any) -> Any:
+        if group.record.condition_id == "c3":
+            raise JudgeDownError("connection refused", "")
+        return asked(group)
+
+    lab.judge.score_group = down  # type: ignore[method-assign]
+    with pytest.raises(OutsideError, match="is down") as caught:
+        lab.run(tmp_path / "run", **settings)
+    assert caught.value.exit_code == EXIT_OUTSIDE
+    run = tmp_path / "run"
+    (flying,) = (run / "segments" / "000-a" / layout.IN_FLIGHT_FOLDER).iterdir()
+    state = CheckpointStore(run / layout.CHECKPOINTS_FOLDER).load().payload.state
+    assert state["ledger"]["in_flight"]["batch"] == 1
+    states = {c["condition_id"]: c["state"] for c in state["ledger"]["in_flight"]["conditions"]}
+    assert states == {"c2": "scored", "c3": "rolled"}
+    assert json.loads(flying.read_text())["group_id"] == flying.name.partition(".")[0]
+    lab.judge.score_group = asked  # type: ignore[method-assign]
+    lab.judge.asked.clear()
+    lab.run(run, resume=True, **settings)
+    assert lab.judge.asked.count("c2") == 0
+    assert results(run) == whole
+    assert not (run / "segments" / "000-a" / layout.IN_FLIGHT_FOLDER).exists()
+
+
+def test_the_average_is_evaluated_and_exported(lab: Lab, tmp_path: Path, whole: dict[str, Any]) -> None:
+    """average <- 0.5 average + 0.5 live after each batch, by hand from the checkpoints; nothing else changes."""
+    changes = {"evaluation_average": {"decay": 0.5}}
+    lab.run(tmp_path / "run", **changes, heldout={"conditions": 2, "samples": 1, "policy": "average"})
+    store = CheckpointStore(tmp_path / "run" / layout.CHECKPOINTS_FOLDER)
+    payloads = [store.load(step).payload for step in (0, 1, 2)]
+    for name, start in payloads[0].live.items():
+        expected = start.double()
+        for payload in payloads[1:]:
+            expected = 0.5 * expected + 0.5 * payload.live[name].double()
+        assert float((payloads[2].average[name].double() - expected).abs().max()) < 1e-6
+    exported = read_manifest(tmp_path / "run").extra["policies"]
+    assert set(exported) == {"live", "old", "average"}
+    assert len(set(exported.values())) == 3
+    assert exported["live"] == whole["live"]
+    lines = LineLog(tmp_path / "run" / layout.HELDOUT).read()
+    assert {line["policy"] for line in lines} == {"average"}
+    assert lines[-1]["policy_sha256"] == exported["average"]
 
 
 def test_a_damaged_checkpoint_stops_and_offers_the_one_before(
