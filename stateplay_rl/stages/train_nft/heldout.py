@@ -30,9 +30,9 @@ from stateplay_rl.worlds.base import PolicyName, World
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One held-out evaluation; `line` is what `heldout.jsonl` gets."""
+    """One held-out evaluation; `line` is what `heldout.jsonl` gets. Without one judged group there is no reward."""
 
-    reward_mean: float
+    reward_mean: float | None
     line: Mapping[str, Any]
     referee_mean: float | None = None
 
@@ -88,9 +88,6 @@ def evaluate(
 
     Args:
         judges: `training` scores; `referee`, if any, is measured beside it.
-
-    Raises:
-        InputError: not one group was judged.
     """
     records = choose_heldout(conditions, config.heldout.conditions)
     relative = layout.heldout_folder(occasion.batches_done, occasion.policy, occasion.stage)
@@ -142,16 +139,14 @@ def _evaluation(
     relative: str,
 ) -> Evaluation:
     complete = [g for g in judged if g.reason is None]
-    if not complete:
-        raise InputError("held-out evaluation: not one group was judged", f"first reason: {judged[0].reason}")
     scores = {g.condition_id: [float(s) for s in g.scores if s is not None] for g in complete}
     clusters: dict[int, list[float]] = defaultdict(list)
     by_class: dict[str, list[float]] = defaultdict(list)
     for group in complete:
         clusters[conditions.by_id(group.condition_id).cluster_id].extend(scores[group.condition_id])
         by_class[group.mechanics_class].extend(scores[group.condition_id])
-    interval = bootstrap_mean([clusters[c] for c in sorted(clusters)], seed=config.heldout.seed)
-    reward_mean = _mean([s for row in scores.values() for s in row])
+    interval = bootstrap_mean([clusters[c] for c in sorted(clusters)], seed=config.heldout.seed) if complete else None
+    reward_mean = _mean([s for row in scores.values() for s in row]) if complete else None
     line: dict[str, Any] = {
         "batch": occasion.batches_done,
         "stage": occasion.stage,
@@ -163,7 +158,7 @@ def _evaluation(
         "failed": len(judged) - len(complete),
         "samples": config.heldout.samples,
         "reward_mean": reward_mean,
-        "ci95": [interval.low, interval.high],
+        "ci95": [None, None] if interval is None else [interval.low, interval.high],
         "by_class": {name: _mean(values) for name, values in sorted(by_class.items())},
         "referee_mean": referee_mean(judged),
         "frozen_display_share": _frozen_share(complete),

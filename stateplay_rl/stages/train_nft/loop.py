@@ -232,11 +232,13 @@ class Trainer:
                 self.world, self.conditions, judges, self.config, self.processes, self.run, occasion
             )
         position = self.position
-        position.rewards.append((done, result.reward_mean))
-        position.referee.append(result.referee_mean)
         if self.config.uses_api and judge is self.heldout_judges.training:
             position.heldout_requests += settings.conditions
         on_main(self.processes, lambda: LineLog(self.run / layout.HELDOUT).append(result.line))
+        if result.reward_mean is None:
+            return [monitors.nothing_judged(done, settings.conditions)]
+        position.rewards.append((done, result.reward_mean))
+        position.referee.append(result.referee_mean)
         rewards = [reward for _, reward in position.rewards]
         return monitors.heldout_alarms(rewards, position.referee, done, self.config)
 

@@ -156,6 +156,14 @@ def timing_alarms(
     return checks.found
 
 
+def nothing_judged(batches_done: int, conditions: int) -> Alarm:
+    """A held-out evaluation without one verdict: training goes on blind."""
+    checks = _Checks(max(batches_done - 1, 0))
+    message = "not one held-out group could be judged: the reasons stand in heldout/<batch>-<policy>/verdicts.jsonl"
+    checks.add("heldout_failed", float(conditions), 0.0, message, "alarm")
+    return checks.found[0]
+
+
 def heldout_alarms(
     rewards: Sequence[float], referee: Sequence[float | None], batches_done: int, config: TrainNftConfig
 ) -> list[Alarm]:

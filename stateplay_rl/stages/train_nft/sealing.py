@@ -92,7 +92,8 @@ def summarise(out: Path, segment: Path | None = None, *, already_done: bool = Fa
     own = read_manifest(segment, schema="segment").extra
     # Segments of earlier versions leave these to the run.
     facts = {**(read_manifest(out, schema="run").extra if is_sealed(out) else {}), **own}
-    rewards = tuple((line["batch"], line["reward_mean"]) for line in LineLog(out / layout.HELDOUT).read())
+    evaluations = LineLog(out / layout.HELDOUT).read()
+    rewards = tuple((e["batch"], e["reward_mean"]) for e in evaluations if e["reward_mean"] is not None)
     return TrainSummary(
         out=out,
         batches=facts["batches"] + facts.get("first_batch", 0),

@@ -151,6 +151,14 @@ def test_failed_groups_are_booked_and_never_trained(lab: Lab, tmp_path: Path) ->
         assert ledger.entry("c0").reason == "no_json: planted"
 
 
+def test_a_held_out_evaluation_without_verdicts_is_an_alarm_and_not_an_end(lab: Lab, tmp_path: Path) -> None:
+    lab.judge = BrightJudge(fails=["c6", "c7"])
+    summary = lab.run(tmp_path / "run")
+    assert (summary.batches, summary.heldout) == (2, ())
+    alarms = [alarm["name"] for alarm in LineLog(tmp_path / "run" / layout.ALARMS).read()]
+    assert alarms.count("heldout_failed") == 2
+
+
 def test_guard_books_what_it_leaves_out(lab: Lab, tmp_path: Path) -> None:
     loss = {"gating": "guard", "guard_spread_points": 0.0, "guard_best_points": 100.0}
     summary = lab.run(tmp_path / "run", loss=loss, heldout={"conditions": 0})
