@@ -193,7 +193,7 @@ def test_groups_and_scores_belong_together(arena: Arena, groups: Path, tmp_path:
     assert not out.exists()
 
 
-@pytest.mark.parametrize("judge", ["openai", "student", "no_such_package:Judge", "plain"])
+@pytest.mark.parametrize("judge", ["student", "no_such_package:Judge", "plain"])
 def test_judges_that_are_not_there(arena: Arena, groups: Path, tmp_path: Path, judge: str) -> None:
     """Nothing is begun: the same command with another judge then simply works."""
     out = tmp_path / "out"
