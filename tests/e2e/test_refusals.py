@@ -202,6 +202,14 @@ def test_judges_that_are_not_there(arena: Arena, groups: Path, tmp_path: Path, j
     assert not out.exists()
 
 
+def test_a_paid_judge_without_its_key(arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is sampled: the rollout would be for nothing."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    out = tmp_path / "out"
+    refused(sprl(*arena.train(out, "--judge", "openai")), EXIT_USAGE, "OPENAI_API_KEY")
+    assert not out.exists()
+
+
 def test_train_rm_says_that_it_is_not_there() -> None:
     refused(sprl("train-rm", "--groups", "a", "--anything"), EXIT_USAGE, "not part of this version")
 
