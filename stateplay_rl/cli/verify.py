@@ -142,6 +142,9 @@ def show(summary: VerifySummary) -> None:
     for line in summary.lines:
         text = Text(f"{line.status:<8}", style=STYLES[line.status]).append(f"{_name(line):<{width}}  ", style="default")
         console.print(text.append(_measured(line) + line.detail, style="not bold default"))
+        todo = getattr(line, "todo", "")
+        if todo and line.status != "passed":
+            console.print(f"{'':<8}  -> {todo}", markup=False)
     for sentence in summary.words:
         console.print(sentence, markup=False)
     console.print(str(summary.out), markup=False)
