@@ -70,6 +70,10 @@ class OutsideError(SprlError, OSError):
     exit_code = EXIT_OUTSIDE
 
 
+class JudgeDownError(OutsideError):
+    """A judge cannot be reached now; the same question asked later may well be answered."""
+
+
 class MissingExtraError(UsageError, ImportError):
     """An optional dependency group is not installed."""
 

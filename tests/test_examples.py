@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate.commands.config.config_args import load_config_from_file
 
 from stateplay_rl.config.base import FrozenConfig, load_config
 from stateplay_rl.config.train_nft import TrainNftConfig
@@ -21,7 +22,8 @@ from stateplay_rl.worlds.world_files import all_files, arena_world, resolve_worl
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 SCHEMAS: dict[str, type[FrozenConfig]] = {"configs": TrainNftConfig, "worlds": WorldConfig}
-YAML_FILES = sorted([*EXAMPLES.rglob("*.yaml"), *EXAMPLES.rglob("*.yml")])
+LAUNCHES = sorted((EXAMPLES / "accelerate").glob("*.yaml"))
+YAML_FILES = sorted({*EXAMPLES.rglob("*.yaml"), *EXAMPLES.rglob("*.yml")} - set(LAUNCHES))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *EXAMPLES.rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -46,6 +48,14 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("file", YAML_FILES, ids=short)
 def test_every_example_parses_with_its_schema(file: Path) -> None:
     load_config(SCHEMAS[file.parent.name], file)
+
+
+@pytest.mark.parametrize("file", LAUNCHES, ids=short)
+def test_every_launch_file_is_accelerates_own(file: Path) -> None:
+    config = load_config_from_file(str(file))
+    assert config.num_processes > 1
+    assert config.mixed_precision == "no"
+    assert getattr(config, "fsdp_config", None) in (None, {}) or config.fsdp_config["fsdp_version"] == 2
 
 
 def test_the_arena_config_fits_what_the_demo_makes() -> None:

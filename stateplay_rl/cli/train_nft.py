@@ -41,6 +41,19 @@ def command(
         Path | None, typer.Option(help="One hand-made batch: groups/ of `sprl rollout` (with --scores).")
     ] = None,
     scores: Annotated[Path | None, typer.Option(help="The scores/ of --groups.")] = None,
+    stage: Annotated[
+        str | None, typer.Option(help="a, or c: goes on in A's run with the student, under its gate.")
+    ] = None,
+    extend: Annotated[
+        int | None, typer.Option(min=1, help="Add conditions to stage A of a finished run (the plan's step is 280).")
+    ] = None,
+    reward_model: Annotated[
+        Path | None, typer.Option(help="Stage C: reward_model/ with the gate of the judging student.")
+    ] = None,
+    force_without_gate: Annotated[
+        bool,
+        typer.Option("--force-without-gate", help="Stage C without its gate: at most 10 batches, marked smoke."),
+    ] = False,
     off_policy: Annotated[
         bool, typer.Option("--off-policy", help="Accept groups of another policy than old; recorded.")
     ] = False,
@@ -61,17 +74,22 @@ def command(
         "judge.name": judge,
         "mode": mode,
         "seed": seed,
+        "stage": stage,
+        "extend": extend,
+        # One directory: the student that judges, and whose gate is asked for.
+        "judge.reward_model": str(reward_model) if reward_model is not None and judge == "student" else None,
+        "reward_model": None if reward_model is None else str(reward_model),
+        "force_without_gate": True if force_without_gate else None,
         "off_policy": True if off_policy else None,
     }
     resolved = resolve_config(TrainNftConfig, config, settings, flags)
-    from stateplay_rl.stages.train_nft import plan
-    from stateplay_rl.stages.train_nft import run as stage
+    from stateplay_rl.stages.train_nft import plan, run
 
-    inputs = stage.TrainInputs(conditions, groups, scores, resume, overwrite)
+    inputs = run.TrainInputs(conditions, groups, scores, resume, overwrite)
     if dry_run:
-        _show_plan(plan.make_plan(resolved, inputs.conditions))
+        _show_plan(plan.make_plan(resolved, inputs, out))
         return
-    _show(stage.run(resolved, inputs, out))
+    _show(run.run(resolved, inputs, out))
 
 
 def _show_plan(rows: list[tuple[str, str]]) -> None:
@@ -79,6 +97,12 @@ def _show_plan(rows: list[tuple[str, str]]) -> None:
     for name, value in rows:
         table.add_row(name, value)
     Console(highlight=False).print(table)
+
+
+def _segment(summary: TrainSummary) -> str:
+    failed = summary.conditions - summary.scored
+    again = f", {failed} failed (re-score them: sprl score {summary.out}; they are not drawn again)" if failed else ""
+    return f"{summary.scored} of {summary.conditions} groups judged{again}; {summary.left} conditions left in the pass"
 
 
 def _show(summary: TrainSummary) -> None:
@@ -93,6 +117,9 @@ def _show(summary: TrainSummary) -> None:
     table.add_row("trained", f"{summary.batches} batches, {summary.optimizer_steps} optimizer steps")
     booked = ", ".join(f"{count} {state}" for state, count in summary.ledger.items() if count)
     table.add_row("conditions", booked)
+    table.add_row(f"segment {summary.segment}", _segment(summary))
+    if summary.smoke:
+        table.add_row("smoke", "stage C ran without its gate: this run proves nothing but that it runs")
     if summary.heldout:
         (first, before), (last, after) = summary.heldout[0], summary.heldout[-1]
         table.add_row("held-out", f"{before:.1f} after {first} batches -> {after:.1f} after {last}")

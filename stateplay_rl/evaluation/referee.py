@@ -136,33 +136,3 @@ def mean_of(verdicts: Sequence[RefereeVerdict]) -> dict[str, float | int | None]
         "high": sum(highs) / len(highs) if highs else None,
         "coverage": sum(v.coverage for v in verdicts) / len(verdicts) if verdicts else None,
     }
-
-
-def referee_falls(
-    rewards: Sequence[float], referee: Sequence[float | None], rise_points: float, fall_points: float
-) -> tuple[float, float] | None:
-    """Whether the judge rises while the referee falls, over a run's evaluations.
-
-    The last evaluation is compared with each earlier one: the reward gained at least `rise_points` and the referee lost
-    at least `fall_points` since then.
-
-    Args:
-        rewards: the judge's held-out means, in order.
-        referee: the referee's, of the same evaluations; None where it could not say.
-        rise_points: least rise.
-        fall_points: least fall.
-
-    Returns:
-        (rise, fall) at the earlier evaluation with the largest fall, or None.
-    """
-    if len(rewards) != len(referee):
-        raise ValueError(f"{len(rewards)} rewards, {len(referee)} referee means")
-    if not referee or referee[-1] is None:
-        return None
-    last = referee[-1]
-    found = [
-        (rewards[-1] - reward, earlier - last)
-        for reward, earlier in zip(rewards[:-1], referee[:-1], strict=True)
-        if earlier is not None and rewards[-1] - reward >= rise_points and earlier - last >= fall_points
-    ]
-    return max(found, key=lambda pair: pair[1]) if found else None

@@ -120,8 +120,7 @@ def roll_out_group(
     group_id = plan.group_id(record.condition_id)
     if groups.exists(group_id):
         return group_id
-    inputs = condition_inputs(store, record, world)
-    latents = _sample(world, inputs, record, plan)
+    inputs, latents = sample_group(world, store, record, plan)
     if not bool(torch.isfinite(latents).all()):
         raise CheckError(
             f"policy {plan.policy_sha256[:12]} sampled NaN or infinity for condition {record.condition_id}",
@@ -156,6 +155,14 @@ def roll_out_group(
         reference,
     )
     return group_id
+
+
+def sample_group(
+    world: World, store: ConditionStore, record: ConditionRecord, plan: RolloutPlan
+) -> tuple[ConditionInputs, Tensor]:
+    """The candidates' clean latents [K, C, f, H, W], and the inputs that they were drawn from; nothing is stored."""
+    inputs = condition_inputs(store, record, world)
+    return inputs, _sample(world, inputs, record, plan)
 
 
 def _noise_seed(plan: RolloutPlan, record: ConditionRecord, candidate: int) -> int:

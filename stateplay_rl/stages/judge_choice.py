@@ -55,6 +55,17 @@ def make_judge(spec: JudgeConfig, *, world: str, out: Path | None = None, resend
     return _single(spec, world, out, resend_in_doubt)
 
 
+def make_referee(spec: JudgeConfig, *, world: str) -> Judge | None:
+    """The world's own referee, to be watched beside the judge; None where there is none, or where it is the judge.
+
+    Args:
+        spec: the training judge: a referee whose scores train is no independent one.
+        world: as in `make_judge`.
+    """
+    trains = spec.name == "referee" or any(part.name == "referee" for part in spec.parts.values())
+    return None if trains or not _is_arena(world) else _referee(world)
+
+
 def _single(spec: SingleJudgeConfig, world: str, out: Path | None, resend_in_doubt: bool) -> Judge:
     if spec.name == "referee":
         return _referee(world)

@@ -37,3 +37,19 @@ def on_main(processes: Processes, work: Callable[[], T]) -> T | None:
     if error is not None:
         raise error
     return result
+
+
+def raise_together(processes: Processes, error: SprlError | None) -> None:
+    """Raise the first rank's error on every rank, or nothing when there is none.
+
+    Raises:
+        SprlError: what one rank ran into.
+    """
+    facts = processes.gather([None if error is None else (type(error), error.what, error.hint)])
+    first = next(((rank, fact) for rank, fact in enumerate(facts) if fact is not None), None)
+    if first is None:
+        return
+    rank, (kind, what, hint) = first
+    if error is not None and rank == processes.rank:
+        raise error
+    raise kind(what if processes.count == 1 else f"rank {rank}: {what}", hint)

@@ -22,6 +22,7 @@ CHECKPOINT_VERSION = 1
 
 _DEFAULT_KEEP = 3
 _TENSOR_FILES = {"live": layout.LIVE_WEIGHTS, "old": layout.OLD_WEIGHTS, "optimizer": layout.OPTIMIZER}
+_OPTIONAL_FILES = {"average": layout.AVERAGE_WEIGHTS}
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class CheckpointPayload:
         live: trained parameters of the live policy by name, float32.
         old: the same of the old policy.
         optimizer: moments by name.
+        average: the evaluation average by name; empty when there is none.
         state: counters, ledger position, log offsets, random states: plain JSON values.
     """
 
@@ -39,6 +41,7 @@ class CheckpointPayload:
     old: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     state: Mapping[str, Any] = field(default_factory=dict)
+    average: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,16 +99,15 @@ class CheckpointStore:
             ValueError: NaN in `state`.
             OutsideError: disk full or read-only; earlier checkpoints stay valid.
         """
-        parts = {name: getattr(payload, name) for name in _TENSOR_FILES}
+        names = {**_TENSOR_FILES, **{n: f for n, f in _OPTIONAL_FILES.items() if getattr(payload, n)}}
+        parts = {name: getattr(payload, name) for name in names}
         needed = sum(tensor.nbytes for tensors in parts.values() for tensor in tensors.values())
         final = self.folder(step)
         atomic.require_space(final, needed)
         if final.exists():
             self._step_back(step)
         with atomic.atomic_dir(final, replace=True) as temp:
-            files = {
-                file: _save_tensors(temp / file, parts[name], final / file) for name, file in _TENSOR_FILES.items()
-            }
+            files = {file: _save_tensors(temp / file, parts[name], final / file) for name, file in names.items()}
             value = {
                 "version": CHECKPOINT_VERSION,
                 "step": step,
@@ -137,9 +139,8 @@ class CheckpointStore:
         folder = self.folder(chosen)
         hint = self._offer(chosen)
         value, sha256 = _read_state(folder / layout.CHECKPOINT_STATE, chosen, hint)
-        tensors = {
-            name: _load_tensors(folder / file, value["files"].get(file), hint) for name, file in _TENSOR_FILES.items()
-        }
+        names = {**_TENSOR_FILES, **{n: f for n, f in _OPTIONAL_FILES.items() if f in value["files"]}}
+        tensors = {name: _load_tensors(folder / file, value["files"].get(file), hint) for name, file in names.items()}
         return Checkpoint(chosen, folder, CheckpointPayload(**tensors, state=value["state"]), sha256)
 
     def _step_back(self, step: int) -> None:

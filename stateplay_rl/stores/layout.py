@@ -59,6 +59,9 @@ REFERENCE_VIDEO = "reference.mp4"
 # scores/ and requests/
 SCORES = "scores.parquet"
 VERDICTS = "verdicts.jsonl"  # a line a group: scores, reason and the judge's details
+AUDITS = "audits.jsonl"  # the same by the auditing judge
+REFEREE = "referee.jsonl"  # the same by the referee, which is never trained on
+IN_FLIGHT_FOLDER = "in_flight"  # verdicts of a batch that is not booked yet
 GROUPS_READ = "groups_read.json"
 REQUESTS_FOLDER = "requests"
 REQUESTS = "requests.sqlite"
@@ -92,6 +95,7 @@ POLICY_FOLDER = "policy"
 LIVE_WEIGHTS = "live.safetensors"
 OLD_WEIGHTS = "old.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+AVERAGE_WEIGHTS = "average.safetensors"
 CHECKPOINT_STATE = "state.json"
 
 # verify-<utc>/ and report/
@@ -212,9 +216,9 @@ def policy_file(sha256: str) -> str:
     return f"{POLICY_FOLDER}/{safe_name(sha256, 'policy sha256')}.safetensors"
 
 
-def heldout_folder(batch: int, policy: str) -> str:
-    """Groups of one held-out evaluation, relative to a run directory."""
-    return f"{HELDOUT_FOLDER}/{batch}-{policy}"
+def heldout_folder(batch: int, policy: str, stage: str = "a") -> str:
+    """Groups of one held-out evaluation, relative to a run directory; two stages' judges never share one."""
+    return f"{HELDOUT_FOLDER}/{batch}-{policy}" + ("" if stage == "a" else f"-{stage}")
 
 
 def is_private(name: str) -> bool:

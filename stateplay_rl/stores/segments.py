@@ -62,19 +62,20 @@ def list_segments(run: Path) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def next_segment(run: Path, kind: str, extension: int = 0) -> Path:
+def next_segment(run: Path, kind: str, extension: int = 0, *, unsealed: Segment | None = None) -> Path:
     """Folder of the segment to open now: the open one when it fits, else the next number.
 
     Args:
         run: the run directory.
         kind: ``a``, ``c``, ... (the stage).
         extension: number of added conditions (``--extend``), 0 otherwise.
+        unsealed: a sealed segment whose run is not sealed yet: it counts as open.
 
     Raises:
         OutputError: another segment is still open.
     """
     segments = list_segments(run)
-    if segments and not segments[-1].sealed:
+    if segments and (not segments[-1].sealed or segments[-1] == unsealed):
         last = segments[-1]
         if (last.kind, last.extension) != (kind, extension):
             wanted = layout.segment_folder(len(segments), kind, extension)
@@ -93,6 +94,7 @@ def open_segment(
     extension: int = 0,
     config: FrozenConfig,
     inputs: Mapping[str, Path],
+    last_is_sealed: bool = False,
 ) -> OutputDirectory:
     """Begin the next segment, or go on with the open one, under the run's lock.
 
@@ -102,6 +104,7 @@ def open_segment(
         extension: number of added conditions.
         config: resolved config of this segment.
         inputs: what this segment reads.
+        last_is_sealed: the run's last segment was sealed, the run was not: that one again, sealed as it is.
 
     Raises:
         OutputError: another segment is open.
@@ -110,7 +113,8 @@ def open_segment(
     """
     if not run.lock.held:
         raise ValueError(f"segments of {run.path} are opened under the run's lock only")
-    path = next_segment(run.path, kind, extension)
+    last = list_segments(run.path)[-1] if last_is_sealed else None
+    path = next_segment(run.path, kind, extension, unsealed=last)
     return OutputDirectory.open(
         path,
         schema="segment",

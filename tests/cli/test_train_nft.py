@@ -60,7 +60,7 @@ def test_defaults(called: list[Any], tmp_path: Path) -> None:
 def test_a_dry_run_prints_the_plan_and_calls_nothing(
     called: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan, "make_plan", lambda config, conditions: [("batches", "72 of 28"), ("disk", "9 GiB")])
+    monkeypatch.setattr(plan, "make_plan", lambda config, inputs, out: [("batches", "72 of 28"), ("disk", "9 GiB")])
     assert main(["train-nft", "conditions", "--out", str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
     printed = capsys.readouterr().out
     assert "72 of 28" in printed

@@ -119,6 +119,21 @@ def run_elsewhere(*arguments: object, processes: int = 1) -> Result:
     return finish(start(*arguments, processes=processes))
 
 
+def kill_family(process: subprocess.Popen[str]) -> None:
+    """SIGKILL a process and its descendants: a launcher's ranks have sessions of their own."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end while we look.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+    family = [process.pid]
+    for pid in family:
+        family += parents.get(pid, [])
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 @dataclass(frozen=True)
 class KillPoint:
     """Kill once `count` paths match `pattern` below the output, or a file has `count` lines, plus a random wait."""

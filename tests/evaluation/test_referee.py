@@ -16,7 +16,6 @@ from stateplay_rl.evaluation.referee import (
     VideoReferee,
     mean_of,
     points_of,
-    referee_falls,
 )
 from tests.evaluation.hud_painter import SF3, paint, scene
 
@@ -82,29 +81,6 @@ def test_points_and_means_leave_out_what_says_nothing() -> None:
     assert points_of([Bounds(1, 0, 1), Bounds(0, 0, 1)]) == (25.0, 100.0)
     assert points_of([]) == (0.0, None)
     assert mean_of([])["low"] is None
-
-
-@pytest.mark.parametrize(
-    ("rewards", "referee", "expected"),
-    [
-        ([40, 50], [70, 60], (10, 10)),
-        ([40, 50], [70, 69], None),
-        ([40, 41], [70, 50], None),
-        ([50, 40], [70, 50], None),
-        ([40, 45, 50], [70, 80, 72], (5, 8)),
-        ([40, 50], [None, 50], None),
-        ([40, 50], [70, None], None),
-        ([40], [70], None),
-        ([], [], None),
-    ],
-)
-def test_judge_up_referee_down(rewards: list[float], referee: list[float | None], expected: object) -> None:
-    assert referee_falls(rewards, referee, rise_points=2.0, fall_points=3.0) == expected
-
-
-def test_judge_and_referee_must_pair_up() -> None:
-    with pytest.raises(ValueError, match="2 rewards"):
-        referee_falls([1.0, 2.0], [1.0], 1.0, 1.0)
 
 
 def test_first_frame_against_state_columns() -> None:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
-from stateplay_rl.errors import InputError
+from stateplay_rl.errors import SprlError
 from stateplay_rl.judges.base import Judge
-from stateplay_rl.judges.replay import ReplayJudge
 from stateplay_rl.runtime import Progress
-from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
-from stateplay_rl.stages.group_source import open_groups
-from stateplay_rl.stages.train_nft.judging import ScoringQueue
+from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256
+from stateplay_rl.stages.main_process import raise_together
+from stateplay_rl.stages.train_nft.in_flight import InFlight, Judges, Lines
+from stateplay_rl.stages.train_nft.judging import ScoringQueue, workers_per_rank
 from stateplay_rl.stages.train_nft.samples import JudgedGroup
-from stateplay_rl.stores import layout
-from stateplay_rl.stores.checkpoints import CheckpointStore
+from stateplay_rl.stages.train_nft.sampling_share import roll_out_share
+from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stores.conditions import ConditionStore
-from stateplay_rl.stores.groups import GroupStore, StoredGroup
+from stateplay_rl.stores.groups import GroupStore
 from stateplay_rl.stores.ledger import Ledger
-from stateplay_rl.stores.manifest import is_sealed, read_manifest
 from stateplay_rl.worlds.base import World
+
+POLL_SECONDS = 10.0
+"""Ranks tell each other this often how far their judges are: no rank waits in one collective for a whole outage."""
+
+
+@dataclass(frozen=True)
+class BatchWork:
+    """One batch to be sampled and judged.
+
+    Args:
+        batch: its number.
+        members: its conditions, in order.
+        known: verdicts that are on disk.
+        audited: conditions that the auditing judge looks at too.
+        progress: called on rank 0 with (condition, group, judged) of what is on disk, again and again.
+    """
+
+    batch: int
+    members: Sequence[str]
+    known: Lines
+    audited: frozenset[str] = frozenset()
+    progress: Callable[[str, str, bool], None] = lambda condition_id, group_id, judged: None
 
 
 class BatchSource(Protocol):
@@ -32,42 +53,65 @@ class BatchSource(Protocol):
     """Whose verdicts stand in the segment."""
 
     def batches(self) -> int:
-        """Number of batches that this run will have in all."""
+        """Number of batches that the run will have in all when this segment ends."""
 
     def reserve(self, ledger: Ledger, batch: int) -> tuple[str, ...]:
         """The batch's conditions, reserved in the ledger (rank 0 only)."""
 
-    def judged(self, batch: int, members: Sequence[str], known: Mapping[str, Any]) -> list[JudgedGroup]:
-        """The batch's judged groups in the order of `members`, the same list on every rank."""
+    def judged(self, work: BatchWork) -> list[JudgedGroup]:
+        """The batch's judged groups in the order of its members, the same list on every rank."""
 
 
 class OnPolicyBatches:
-    """Rolls the ledger's next conditions out under the old policy; judging overlaps sampling."""
+    """Rolls the ledger's next conditions out under the old policy; judging overlaps sampling.
+
+    Args:
+        plan: the segment that is trained.
+        judges: who looks at a group.
+        in_flight: where verdicts are kept until the batch is booked.
+        warm: prepares the update of a condition (its real clip) while the judge is still at work.
+    """
 
     def __init__(
         self,
+        plan: SegmentPlan,
         world: World,
         conditions: ConditionStore,
-        judge: Judge,
+        judges: Judges,
         config: TrainNftConfig,
         processes: Processes,
         groups: GroupStore,
+        in_flight: InFlight,
+        warm: Callable[[str], None] = lambda condition_id: None,
     ) -> None:
-        self._world, self._conditions, self.judge = world, conditions, judge
+        self._plan, self._world, self._conditions = plan, world, conditions
+        self._judges, self.judge = judges, judges.training
         self._config, self._processes, self._groups = config, processes, groups
+        self._in_flight, self._warm = in_flight, warm
 
     def batches(self) -> int:
         """The last batch may be smaller."""
-        return -(-self._config.stage_conditions // self._config.conditions_per_batch)
+        return self._plan.end_batch
 
     def reserve(self, ledger: Ledger, batch: int) -> tuple[str, ...]:
         """The next unseen conditions."""
-        left = self._config.stage_conditions - batch * self._config.conditions_per_batch
-        return ledger.reserve(batch, min(left, self._config.conditions_per_batch))
+        return ledger.reserve(batch, self._plan.conditions_of(batch))
 
-    def judged(self, batch: int, members: Sequence[str], known: Mapping[str, Any]) -> list[JudgedGroup]:
+    def judged(self, work: BatchWork) -> list[JudgedGroup]:
         """Sample, store and judge; groups and verdicts that a killed process finished are kept."""
-        plan = RolloutPlan(
+        plan = self._rollout_plan(work.batch)
+        with ScoringQueue(
+            self._judges,
+            work.known,
+            self._config.judging,
+            workers=workers_per_rank(self._config, self._processes.count),
+            in_flight=self._in_flight,
+        ) as queue:
+            failure = self._sample(queue, work, plan)
+            return judge_together(queue, self._processes, work, failure, lambda: self._report(work, plan))
+
+    def _rollout_plan(self, batch: int) -> RolloutPlan:
+        return RolloutPlan(
             seed=self._config.seed,
             batch=batch,
             sampling=self._config.sampling,
@@ -75,157 +119,72 @@ class OnPolicyBatches:
             policy_sha256=policy_sha256(self._world, "old"),
             world_sha256=self._world.sha256,
         )
-        mine = self._processes.mine(members)
-        with (
-            ScoringQueue(self.judge, known) as queue,
-            Progress(f"batch {batch}: rollout", len(mine), "conditions") as progress,
-        ):
+
+    def _sample(self, queue: ScoringQueue, work: BatchWork, plan: RolloutPlan) -> SprlError | None:
+        """This rank's share; an error is returned, so that all ranks can stop together."""
+        mine = self._processes.mine(work.members)
+        try:
+            with Progress(f"batch {work.batch}: rollout", len(mine), "conditions") as progress:
+                share = roll_out_share(self._world, self._conditions, work.members, plan, self._groups, self._processes)
+                for condition_id, group_id in share:
+                    queue.put(self._groups.read(group_id), audited=condition_id in work.audited)
+                    self._report(work, plan)
+                    progress.advance()
+            # The judge is still at work: what the update will read is made ready meanwhile.
             for _, condition_id in mine:
-                record = self._conditions.by_id(condition_id)
-                group_id = roll_out_group(self._world, self._conditions, record, plan, self._groups)
-                queue.put(self._groups.read(group_id))
-                progress.advance()
-            return in_order(self._processes.gather(list(queue.results())), members)
+                self._warm(condition_id)
+        except SprlError as error:
+            return error
+        return None
+
+    def _report(self, work: BatchWork, plan: RolloutPlan) -> None:
+        """Tell rank 0 what lies on disk, whichever rank made it."""
+        if not self._processes.is_main:
+            return
+        for condition_id in work.members:
+            group_id = plan.group_id(condition_id)
+            if self._groups.exists(group_id):
+                judged = group_id in work.known.get("training", {}) or self._in_flight.has("training", group_id)
+                work.progress(condition_id, group_id, judged)
 
 
-class HandMadeBatch:
-    """One batch of `sprl rollout` groups with `sprl score` scores.
-
-    `check` comes before anything of the run is touched: a refused batch leaves the run as it was.
+def judge_together(
+    queue: ScoringQueue,
+    processes: Processes,
+    work: BatchWork,
+    failure: SprlError | None = None,
+    report: Callable[[], None] = lambda: None,
+) -> list[JudgedGroup]:
+    """Wait until every rank's groups are judged; any rank's error stops all.
 
     Args:
-        run: the run that the batch is for; need not exist.
-        fresh: begin the run anew, whatever lies there.
+        queue: this rank's.
+        processes: the ranks.
+        work: the batch.
+        failure: what went wrong on this rank before.
+        report: called on every round.
+
+    Raises:
+        SprlError: the first rank's error, on every rank.
     """
-
-    def __init__(
-        self,
-        config: TrainNftConfig,
-        processes: Processes,
-        groups: Path,
-        scores: Path,
-        run: Path,
-        conditions: ConditionStore,
-        *,
-        fresh: bool,
-    ) -> None:
-        self._config, self._processes = config, processes
-        self._source = open_groups(groups)
-        self.judge: Judge = ReplayJudge(scores)
-        self.stored = [self._source.read(group_id) for group_id in self._source.roots]
-        if not self.stored:
-            raise InputError(f"no finished group in {groups}", "roll out first: sprl rollout")
-        _check_pool(conditions, self.stored)
-        _check_scores(scores, self.stored)
-        self._done_before = 0 if fresh else _batches_done(run)
-        self.is_trained = not fresh and self._was_trained_last(run)
-
-    @property
-    def _position(self) -> int:
-        """Number of this batch."""
-        return self._done_before - 1 if self.is_trained else self._done_before
-
-    def _was_trained_last(self, run: Path) -> bool:
-        """This very batch is the run's last: it is finished, or a kill came between its checkpoint and the seal.
-
-        Raises:
-            InputError: a condition was consumed by another batch.
-        """
-        if not (run / layout.LEDGER).is_file():
-            return False
-        # Writable while the run is open: a kill may have left a journal that must be rolled back.
-        with Ledger.open(run / layout.LEDGER, read_only=is_sealed(run)) as ledger:
-            entries = [ledger.entry(group.record.condition_id) for group in self.stored]
-            last = {e.group_id for e in ledger.members(self._done_before - 1)} if self._done_before else set()
-        if last == {group.record.group_id for group in self.stored}:
-            return True
-        for entry in entries:
-            if entry.batch is not None and entry.batch < self._done_before:
-                raise InputError(
-                    f"{run}: condition {entry.condition_id} was consumed by batch {entry.batch}",
-                    "a condition is trained on once: roll out others (sprl rollout --skip N)",
-                )
-        return False
-
-    def check(self, world: World) -> None:
-        """On-policy unless the config says otherwise; the same world, sampler and group size in any case.
-
-        Args:
-            world: with the old policy that the batch would be trained under.
-
-        Raises:
-            InputError: a group does not fit.
-        """
-        if self.is_trained:
-            return
-        expected = policy_sha256(world, "old")
-        for group in self.stored:
-            record = group.record
-            wrong: dict[str, tuple[object, object]] = {
-                "world": (record.world_sha256, world.sha256),
-                "candidates": (record.candidates, self._config.sampling.candidates),
-                "sampler": (record.sampler, self._config.sampling.sampler),
-                "sampling steps": (record.sampling_steps, self._config.sampling.steps),
-            }
-            for name, (found, wanted) in wrong.items():
-                if found != wanted:
-                    raise InputError(
-                        f"group {record.group_id}: {name} is {found}, this run has {wanted}",
-                        "roll out and train with the same settings",
-                    )
-            if record.policy_sha256 != expected and not self._config.off_policy:
-                raise InputError(
-                    f"group {record.group_id} was sampled by policy {record.policy_sha256[:12]}, the old policy "
-                    f"is {expected[:12]}",
-                    "roll out with the old policy (sprl rollout --policy RUN/policy/<old>.safetensors), or accept "
-                    "it with --off-policy (it is recorded)",
-                )
-
-    def batches(self) -> int:
-        """All earlier hand-made batches and this one."""
-        return self._position + 1
-
-    def reserve(self, ledger: Ledger, batch: int) -> tuple[str, ...]:
-        """Exactly the groups' conditions; one that an earlier batch consumed is refused."""
-        return ledger.reserve_chosen(batch, [group.record.condition_id for group in self.stored])
-
-    def judged(self, batch: int, members: Sequence[str], known: Mapping[str, Any]) -> list[JudgedGroup]:
-        """The stored verdicts, with picture measures."""
-        del batch
-        with ScoringQueue(self.judge, known) as queue:
-            for _, group in self._processes.mine(self.stored):
-                queue.put(group)
-            return in_order(self._processes.gather(list(queue.results())), members)
-
-    def read(self, group_id: str) -> StoredGroup:
-        """A group of the hand-made directory."""
-        return self._source.read(group_id)
-
-
-def _check_pool(conditions: ConditionStore, stored: Sequence[StoredGroup]) -> None:
-    for group in stored:
-        if conditions.by_id(group.record.condition_id).pool != "pass":
-            raise InputError(
-                f"group {group.record.group_id} is of the held-out condition {group.record.condition_id}",
-                "held-out conditions are never trained on: roll out the pool `pass`",
-            )
-
-
-def _check_scores(scores: Path, stored: Sequence[StoredGroup]) -> None:
-    """A group without any verdict is not a failed judgement: the scores are of other groups."""
-    listed = read_manifest(scores, schema="scores").extra.get("group_sha256", {})
-    for group in stored:
-        if listed.get(group.record.group_id) != group.sha256:
-            raise InputError(
-                f"{scores} holds no verdict on group {group.record.group_id} of {group.folder.parent}",
-                f"score these very groups: sprl score {group.folder.parent}",
-            )
-
-
-def _batches_done(run: Path) -> int:
-    checkpoints = CheckpointStore(run / layout.CHECKPOINTS_FOLDER)
-    latest = checkpoints.latest()
-    return 0 if latest is None else int(checkpoints.load(latest).payload.state["batches_done"])
+    told: str | None = None
+    while True:
+        left = 0
+        if failure is None:
+            try:
+                left = queue.wait(POLL_SECONDS)
+                report()
+            except SprlError as error:
+                failure = error
+        raise_together(processes, failure)
+        states = processes.gather([(left, queue.trouble)])
+        trouble = next((text for _, text in states if text is not None), None)
+        if trouble != told:
+            Progress(f"batch {work.batch}").say(trouble or "the judge answers again")
+            told = trouble
+        if not any(count for count, _ in states):
+            break
+    return in_order(processes.gather(list(queue.results())), work.members)
 
 
 def in_order(groups: Sequence[JudgedGroup], members: Sequence[str]) -> list[JudgedGroup]:

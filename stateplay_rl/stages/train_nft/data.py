@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stateplay_rl.stages.candidates import condition_inputs
+from stateplay_rl.stages.train_nft.in_flight import InFlight
 from stateplay_rl.stages.train_nft.objective import RealClip
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.stores.conditions import ConditionStore
@@ -19,7 +20,15 @@ from stateplay_rl.worlds.encoded import EncodedStore
 class BatchData:
     """Everything that the samples of one batch look up; emptied after each batch, so memory stays flat."""
 
-    def __init__(self, world: World, conditions: ConditionStore, groups: GroupStore, encoded: EncodedStore) -> None:
+    def __init__(
+        self,
+        world: World,
+        conditions: ConditionStore,
+        groups: GroupStore,
+        encoded: EncodedStore,
+        in_flight: InFlight,
+    ) -> None:
+        self.in_flight = in_flight
         self._world = world
         self._conditions = conditions
         self._read: Callable[[str], StoredGroup] = groups.read
@@ -68,6 +77,12 @@ class BatchData:
                 entry = self._encoded.clip(self._conditions, record)
                 self._clips[condition_id] = RealClip(entry.latents.float(), entry.codes)
         return self._clips[condition_id]
+
+    def warm(self, condition_id: str) -> None:
+        """Encode the condition's real clip into the store, so that the update finds it there."""
+        record = self._conditions.by_id(condition_id)
+        if record.clip is not None and not self._encoded.path(condition_id).is_file():
+            self._encoded.clip(self._conditions, record)
 
     def clear(self) -> None:
         """Forget the batch."""

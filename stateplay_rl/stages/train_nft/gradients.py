@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from stateplay_rl.distributed import Processes
-from stateplay_rl.stages.train_nft.objective import LossSums, Objective, Visit
+from stateplay_rl.stages.train_nft.loss_sums import LossSums
+from stateplay_rl.stages.train_nft.objective import Objective, Visit
 from stateplay_rl.stages.train_nft.samples import Sample
 
 
@@ -29,7 +30,12 @@ class SummedGradient:
 
     @property
     def is_finite(self) -> bool:
-        return all(bool(torch.isfinite(g).all()) for g in self.gradients)
+        """Whether the step may be taken: no loss and no gradient of any rank was anything but a number."""
+        return (
+            self.first_bad_sample is None
+            and self.sums.is_finite
+            and all(bool(torch.isfinite(g).all()) for g in self.gradients)
+        )
 
     def norm(self) -> float:
         """Euclidean norm over all parameters, in float64."""
@@ -72,8 +78,14 @@ def global_gradient(
     levels: list[int | None] = [None]
     if objective.config.loss.full_schedule:
         levels = list(range(objective.visits_per_sample))
-    for _, (call, level) in processes.mine([(call, level) for call in calls for level in levels]):
-        bad += _add_call(objective, call, visit, level, divisor, parameters, accumulated, sums)
+    visit = replace(visit, in_step=processes.lockstep)
+    for (call, level), counts in processes.turns([(call, level) for call in calls for level in levels]):
+        if counts:
+            bad += _add_call(objective, call, visit, level, divisor, parameters, accumulated, sums)
+        else:
+            # Takes part in the collectives of sharded weights; adds nothing.
+            nothing = [torch.zeros_like(total) for total in accumulated]
+            _add_call(objective, call, visit, level, divisor, parameters, nothing, LossSums())
     return _reduce(accumulated, sums, bad, parameters, processes)
 
 

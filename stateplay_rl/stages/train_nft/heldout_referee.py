@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from stateplay_rl.config.train_nft import HeldoutConfig, TrainNftConfig
+from stateplay_rl.config.train_nft import HeldoutConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import UsageError
 from stateplay_rl.evaluation.checkout_metrics import ClipInputs, StateplayEvaluator
 from stateplay_rl.evaluation.intervals import Bounds
 from stateplay_rl.evaluation.picture import measure_detail, picture_drift
-from stateplay_rl.evaluation.referee import RefereeCase, RefereeVerdict, VideoReferee, mean_of, referee_falls
+from stateplay_rl.evaluation.referee import RefereeCase, RefereeVerdict, VideoReferee, mean_of
 from stateplay_rl.nft.statistics import bootstrap_conditions
 from stateplay_rl.stages.hud_choice import make_referee
 from stateplay_rl.stages.train_nft.samples import JudgedGroup
@@ -25,14 +25,14 @@ from stateplay_rl.stores.video import decode_mp4
 
 
 @dataclass(frozen=True)
-class HeldoutJudges:
+class HeldoutViewers:
     """Who looks at held-out videos besides the training judge. Either may be missing."""
 
     referee: VideoReferee | None = None
     evaluator: StateplayEvaluator | None = None
 
     @classmethod
-    def of(cls, config: HeldoutConfig, conditions: ConditionStore) -> HeldoutJudges:
+    def of(cls, config: HeldoutConfig, conditions: ConditionStore) -> HeldoutViewers:
         """Those that the settings name; none where no held-out evaluation is made.
 
         Raises:
@@ -158,29 +158,4 @@ def _evaluator_line(evaluator: StateplayEvaluator, results: Sequence[_GroupResul
         "means": {name: float(np.mean(values)) for name, values in sorted(rows.items())},
         "videos": {name: len(values) for name, values in sorted(rows.items())},
         "missing": dict(evaluator.missing),
-    }
-
-
-def referee_alarm(lines: Sequence[Mapping[str, Any]], config: TrainNftConfig) -> dict[str, Any] | None:
-    """The judge rises while the referee falls, over the evaluations so far; an alarm of the last batch, or None.
-
-    The referee's lower bound counts: a policy that makes the HUD unreadable must not pass for a good one.
-    """
-    told = [line for line in lines if line.get("referee")]
-    m = config.monitors
-    rewards = [float(line["reward_mean"]) for line in told]
-    found = referee_falls(
-        rewards, [line["referee"]["low"] for line in told], m.referee_rise_points, m.referee_fall_points
-    )
-    if found is None:
-        return None
-    rise, fall = found
-    return {
-        "batch": max(int(lines[-1]["batch"]) - 1, 0),
-        "name": "referee_falls",
-        "value": fall,
-        "threshold": m.referee_fall_points,
-        "severity": "alarm",
-        "message": f"the judge's held-out reward rose {rise:.1f} points while the referee's fell {fall:.1f}: "
-        "is the reward being fooled?",
     }

@@ -7,56 +7,75 @@ the last checkpoint, its finished groups and verdicts are kept, and the result i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
-from stateplay_rl.errors import OutsideError
+from stateplay_rl.errors import OutsideError, SprlError
 from stateplay_rl.judges.base import Judge
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.main_process import on_main
-from stateplay_rl.stages.train_nft import heldout, monitors, state
-from stateplay_rl.stages.train_nft.batches import BatchSource
+from stateplay_rl.stages.train_nft import audits, heldout, monitors, state
+from stateplay_rl.stages.train_nft.average import EvaluationAverage
+from stateplay_rl.stages.train_nft.batches import BatchSource, BatchWork
+from stateplay_rl.stages.train_nft.booking import Booking
 from stateplay_rl.stages.train_nft.data import BatchData
-from stateplay_rl.stages.train_nft.heldout_referee import HeldoutJudges, referee_alarm
+from stateplay_rl.stages.train_nft.details import measure_details
+from stateplay_rl.stages.train_nft.eta import TimeLeft
+from stateplay_rl.stages.train_nft.heldout_referee import HeldoutViewers
+from stateplay_rl.stages.train_nft.in_flight import Judges, read_known
+from stateplay_rl.stages.train_nft.metrics import Counters, batch_metrics
+from stateplay_rl.stages.train_nft.permissions import Gate
 from stateplay_rl.stages.train_nft.samples import BatchSamples, JudgedGroup, build_samples, plan_steps
+from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.train_nft.signal import signal_cosine
-from stateplay_rl.stages.train_nft.timing import PartTimer
+from stateplay_rl.stages.train_nft.timing import PartTimer, gpu_memory_mb
 from stateplay_rl.stages.train_nft.trackers import Tracker
 from stateplay_rl.stages.train_nft.update import Updater, UpdateStats
-from stateplay_rl.stages.verdicts import resume_lines
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.jsonl import LineLog
-from stateplay_rl.stores.ledger import Ledger
 from stateplay_rl.worlds.base import World
-
-HASH_EVERY_BATCHES = 5
-"""Ranks compare their live parameters this often; they must never drift apart."""
 
 
 @dataclass
 class Trainer:
-    """Everything that a batch needs; built once a run. `ledger` is open on rank 0 only."""
+    """Everything that a batch needs; built once a run. `booking` writes on rank 0 only, and is None elsewhere.
+
+    Args:
+        plan: the segment that is trained.
+        judges: who looks at a batch's groups; `judges.training` is whose scores train.
+        heldout_judges: who judges held-out groups.
+        viewers: who else looks at their videos.
+        gate: of stage C's student: its thresholds hold in audits too; None elsewhere, and in a smoke run.
+        average: the evaluation average, when it is on.
+    """
 
     config: TrainNftConfig
     run: Path
     segment: Path
+    plan: SegmentPlan
     world: World
     conditions: ConditionStore
-    judge: Judge
+    judges: Judges
+    heldout_judges: Judges
+    viewers: HeldoutViewers
     source: BatchSource
     data: BatchData
     updater: Updater
     checkpoints: CheckpointStore
     processes: Processes
-    ledger: Ledger | None
+    booking: Booking | None
     position: state.Position
     tracker: Tracker
-    heldout_judges: HeldoutJudges
+    average: EvaluationAverage | None = None
+    gate: Gate | None = None
+    _first_seconds: float | None = field(default=None, init=False)
+    _alarms: int = field(default=0, init=False)
 
     def train(self) -> None:
         """All batches that are left, with held-out evaluations in between.
@@ -64,66 +83,80 @@ class Trainer:
         Raises:
             OutsideError: an alarm pauses the run (with everything saved), or three bad steps in a row.
         """
-        total = self.source.batches()
-        if self.position.batches_done == 0 and not self.position.rewards:
+        total, done = self.source.batches(), self.position.batches_done
+        self.position.begin_judge((self._heldout_judge() or self.judges.training).protocol_sha256)
+        if done == self.plan.first_batch and done < total and not self.position.rewards:
             self._evaluate(PartTimer())
             self._checkpoint()
+        left = TimeLeft(total - done)
         with Progress("train-nft", total, "batches") as progress:
             progress.advance(self.position.batches_done)
             while self.position.batches_done < total:
                 line = self._batch(self.position.batches_done)
-                reward = line["reward_mean"]
-                progress.advance(note="no group judged" if reward is None else f"reward {reward:.1f}")
+                progress.advance(note=self._note(line, left.after_one()))
+
+    def _note(self, line: Mapping[str, Any], left: str) -> str:
+        reward = "no group judged" if line["reward_mean"] is None else f"reward {line['reward_mean']:.1f}"
+        heldout_reward = f", held-out {self.position.rewards[-1][1]:.1f}" if self.position.rewards else ""
+        return f"{reward}{heldout_reward}, {self._alarms} alarms, {left}"
 
     def _batch(self, batch: int) -> dict[str, Any]:
         timer = PartTimer()
-        members = self.processes.broadcast(on_main(self.processes, lambda: self._reserve(batch)))
+        members = self.processes.broadcast(on_main(self.processes, lambda: self._booking.reserve(self.source, batch)))
+        window = audits.audit_window(self.plan, self.config.audits, batch, members)
         with timer("rollout_and_score"):
-            judged = self.source.judged(batch, members, self._known_verdicts())
-        on_main(self.processes, lambda: self._book_verdicts(batch, judged))
+            judged = self._judged(batch, members, window)
+        on_main(self.processes, lambda: self._booking.book_verdicts(batch, judged))
         samples = build_samples(judged, self.config, batch)
         cosine = self._signal(samples, batch, timer)
         with timer("train"):
             stats = self._update(samples, batch)
         self.position.batches_done = batch + 1
         self.position.candidates_seen += sum(len(group.scores) for group in judged)
-        line = self._log(judged, samples, stats, batch, cosine)
+        line = self._measure(judged, samples, stats, batch)
+        line["signal_cosine"] = cosine
+        audit_alarm = self._audit(line, window)
+        on_main(self.processes, lambda: self._write_line(line))
         self._follow_with_old(line["eta"])
-        alarms = monitors.alarms_of(line, self.position.first_line, self.config)
-        self.position.first_line = self.position.first_line or line
+        alarms = audit_alarm + monitors.alarms_of(
+            line, self.position.first_line, self.config, self.position.best_reward
+        )
+        self._remember(line)
         is_last = batch + 1 == self.source.batches()
         alarms += self._evaluate(timer, is_last=is_last)
         self.data.clear()
+        alarms += self._timing_alarms(timer, batch)
         on_main(self.processes, lambda: self._book_outcome(batch, judged, samples, alarms, timer))
-        reasons = self._reasons_to_pause(alarms)
-        if is_last or reasons or (batch + 1) % self.config.checkpoint_every_batches == 0:
+        self._alarms += len(alarms)
+        reasons = self._reasons_to_pause(alarms, audit_alarm)
+        if is_last or reasons or self._is_best_now() or (batch + 1) % self.config.checkpoint_every_batches == 0:
             self._checkpoint()
-        self._check_ranks_agree(batch)
         if reasons:
             raise OutsideError(f"paused after batch {batch}: {reasons}", "look at it, then --resume")
         return line
 
     # -- the parts of a batch --------------------------------------------------------------------------
 
-    def _reserve(self, batch: int) -> tuple[str, ...]:
-        assert self.ledger is not None, "rank 0 holds the ledger"
-        return self.source.reserve(self.ledger, batch)
+    @property
+    def _booking(self) -> Booking:
+        assert self.booking is not None, "rank 0 holds the ledger"
+        return self.booking
 
-    def _known_verdicts(self) -> dict[str, Mapping[str, Any]]:
-        """Verdicts on disk; rank 0's list, so that no rank asks for one that another has."""
-        lines = on_main(self.processes, lambda: resume_lines(self.segment / layout.VERDICTS, self.source.judge))
-        return {line["group_id"]: line for line in self.processes.broadcast(lines)}
+    def _judged(self, batch: int, members: tuple[str, ...], window: audits.AuditWindow) -> list[JudgedGroup]:
+        """The batch's verdicts; when they cannot be had now, the checkpoint says which batch is in flight."""
 
-    def _book_verdicts(self, batch: int, judged: list[JudgedGroup]) -> None:
-        assert self.ledger is not None, "rank 0 holds the ledger"
-        log = LineLog(self.segment / layout.VERDICTS)
-        known = {line["group_id"] for line in log.read()}
-        for group in judged:
-            self.ledger.mark(batch, group.condition_id, "rolled", group.group_id)
-            if group.group_id not in known:
-                log.append(dict(group.line))
-            if group.reason is None:
-                self.ledger.mark(batch, group.condition_id, "scored")
+        def progress(condition_id: str, group_id: str, judged: bool) -> None:
+            self._booking.follow(batch, condition_id, group_id, judged=judged)
+
+        known = read_known(in_flight=self.data.in_flight, judges=self.judges, processes=self.processes)
+        work = BatchWork(batch, members, known, window.members, progress)
+        try:
+            return self.source.judged(work)
+        except OutsideError:
+            # Nothing was trained yet: the state is the last checkpoint's, and only the ledger has moved.
+            with suppress(SprlError):
+                self._checkpoint()
+            raise
 
     def _signal(self, samples: BatchSamples, batch: int, timer: PartTimer) -> float | None:
         """The gradient cosine of the batch when it is due; before the update, at which it must look."""
@@ -141,109 +174,116 @@ class Trainer:
     def _follow_with_old(self, eta: float) -> None:
         """old <- eta old + (1 - eta) live, with the very eta that the batch's metrics show."""
         self.world.policies.update_old(eta)
+        if self.average is not None:
+            self.average.update()
 
-    def _log(
-        self,
-        judged: list[JudgedGroup],
-        samples: BatchSamples,
-        stats: UpdateStats,
-        batch: int,
-        signal: float | None,
+    def _measure(
+        self, judged: list[JudgedGroup], samples: BatchSamples, stats: UpdateStats, batch: int
     ) -> dict[str, Any]:
-        line = monitors.batch_metrics(
-            judged,
-            samples,
-            stats,
-            self.world,
-            self.config,
-            batch=batch,
-            optimizer_steps=self.updater.optimizer_steps,
-            candidates_seen=self.position.candidates_seen,
-        )
+        counters = Counters(batch, self.plan.kind, self.updater.optimizer_steps, self.position.candidates_seen)
+        line = batch_metrics(judged, samples, stats, self.world, self.config, counters)
         if samples.samples and batch % self.config.monitors.detail_every_batches == 0:
-            line.update(monitors.velocity_details(self.updater.objective, samples, batch))
-        line["signal_cosine"] = signal
-        on_main(self.processes, lambda: self._write_line(line))
+            updater = self.updater
+            line.update(measure_details(updater.objective, updater.groups, samples, batch, self.processes))
         return line
+
+    def _audit(self, line: dict[str, Any], window: audits.AuditWindow) -> list[monitors.Alarm]:
+        """Agreement of the judges at the end of an audit; returns its alarm, if any."""
+        if not window.ends:
+            return []
+        batches = range(window.first_batch, line["batch"] + 1)
+        gate = self.gate
+        threshold = audits.DEFAULT_MIN_AGREEMENT if gate is None else gate.min_pairwise_agreement
+        tie_points = 0 if gate is None else gate.tie_points
+
+        def measure() -> audits.Agreement:
+            return audits.measure_agreement(self.segment, self._booking.audited_groups(batches), tie_points)
+
+        agreement = self.processes.broadcast(on_main(self.processes, measure))
+        line["audit"] = agreement.line()
+        alarm = audits.agreement_alarm(agreement, threshold, line["batch"])
+        return [] if alarm is None else [alarm]
+
+    def _remember(self, line: dict[str, Any]) -> None:
+        """What later batches are compared with."""
+        self.position.first_line = self.position.first_line or line
+        if line["reward_mean"] is not None:
+            self.position.best_reward = max(line["reward_mean"], self.position.best_reward or line["reward_mean"])
 
     def _write_line(self, line: Mapping[str, Any]) -> None:
         LineLog(self.run / layout.METRICS).append(line)
         self.tracker.log(line, line["batch"])
 
-    def _evaluate(self, timer: PartTimer, *, is_last: bool = False) -> list[dict[str, Any]]:
-        """A held-out evaluation when one is due; returns its alarm, if any."""
-        done, settings = self.position.batches_done, self.config.heldout
-        if settings.conditions == 0 or not (is_last or done % settings.every_batches == 0):
-            return []
-        with timer("evaluate"):
-            result = heldout.evaluate(
-                self.world,
-                self.conditions,
-                self.judge,
-                self.config,
-                self.processes,
-                self.run,
-                batches_done=done,
-                candidates_seen=self.position.candidates_seen,
-                policy=settings.policy,
-                others=self.heldout_judges,
-            )
-        self.position.rewards.append((done, result.reward_mean))
-        on_main(self.processes, lambda: LineLog(self.run / layout.HELDOUT).append(result.line))
-        alarm = monitors.heldout_alarm([reward for _, reward in self.position.rewards], done, self.config)
-        return [found for found in (alarm, self._referee_alarm()) if found is not None]
+    def _heldout_judge(self) -> Judge | None:
+        return heldout.heldout_judge(self.heldout_judges, self.config, self.position.heldout_requests)
 
-    def _referee_alarm(self) -> dict[str, Any] | None:
-        """Judge up, referee down? Rank 0 holds the log of all evaluations."""
-        alarm: dict[str, Any] | None = self.processes.broadcast(
-            on_main(self.processes, lambda: referee_alarm(LineLog(self.run / layout.HELDOUT).read(), self.config))
-        )
-        return alarm
+    def _evaluate(self, timer: PartTimer, *, is_last: bool = False) -> list[monitors.Alarm]:
+        """A held-out evaluation when one is due; returns its alarms, if any."""
+        done, settings = self.position.batches_done, self.config.heldout
+        due = is_last or (done - self.plan.first_batch) % settings.every_batches == 0
+        if settings.conditions == 0 or not due:
+            return []
+        judge = self._heldout_judge()
+        if judge is None:
+            return []
+        judges = Judges(judge, referee=None if judge is self.heldout_judges.referee else self.heldout_judges.referee)
+        self.position.begin_judge(judge.protocol_sha256)
+        occasion = heldout.Occasion(done, self.position.candidates_seen, settings.policy, self.plan.kind)
+        averaged = self.average is not None and settings.policy == "average"
+        with timer("evaluate"), self.average.as_live() if averaged and self.average else nullcontext():
+            result = heldout.evaluate(
+                self.world, self.conditions, judges, self.config, self.processes, self.run, occasion, self.viewers
+            )
+        position = self.position
+        if self.config.uses_api and judge is self.heldout_judges.training:
+            position.heldout_requests += settings.conditions
+        on_main(self.processes, lambda: LineLog(self.run / layout.HELDOUT).append(result.line))
+        if result.reward_mean is None:
+            return [monitors.nothing_judged(done, settings.conditions)]
+        position.rewards.append((done, result.reward_mean))
+        position.referee.append(result.referee_mean)
+        rewards = [reward for _, reward in position.rewards]
+        return monitors.heldout_alarms(rewards, position.referee, done, self.config)
+
+    def _timing_alarms(self, timer: PartTimer, batch: int) -> list[monitors.Alarm]:
+        line = {"batch": batch, **timer.line()}
+        found = monitors.timing_alarms(line, self._first_seconds, gpu_memory_mb(), self.config.monitors)
+        if self._first_seconds is None:
+            self._first_seconds = sum(line["seconds"].values())
+        return found
 
     def _book_outcome(
         self,
         batch: int,
         judged: list[JudgedGroup],
         samples: BatchSamples,
-        alarms: list[dict[str, Any]],
+        alarms: list[monitors.Alarm],
         timer: PartTimer,
     ) -> None:
-        assert self.ledger is not None, "rank 0 holds the ledger"
-        reasons = samples.optimality.gate.reasons
-        for group, reason in zip(judged, reasons, strict=True):
-            if group.reason is not None:
-                self.ledger.mark(batch, group.condition_id, "failed", reason=group.reason)
-            elif reason is not None:
-                self.ledger.mark(batch, group.condition_id, "gated", reason=reason)
-            else:
-                self.ledger.mark(batch, group.condition_id, "trained")
+        self._booking.book_outcome(batch, judged, samples)
         for alarm in alarms:
             LineLog(self.run / layout.ALARMS).append(alarm)
         LineLog(self.run / layout.TIMINGS).append({"batch": batch, **timer.line()})
 
+    def _is_best_now(self) -> bool:
+        """Whether the held-out reward at this very point is the best of the stage."""
+        rewards = self.position.rewards
+        if not rewards or rewards[-1][0] != self.position.batches_done:
+            return False
+        return rewards[-1][1] >= max(reward for _, reward in rewards)
+
     def _checkpoint(self) -> None:
         """Every rank packs (state is replicated), rank 0 writes."""
-        rewards = self.position.rewards
-        is_best = bool(rewards) and rewards[-1][0] == self.position.batches_done
-        is_best = is_best and rewards[-1][1] >= max(reward for _, reward in rewards)
-        payload = state.pack(self.world, self.updater, self.position, self.run)
-        on_main(
-            self.processes,
-            lambda: self.checkpoints.save(self.position.batches_done, payload, is_best=is_best),
-        )
+        done, ledger = self.position.batches_done, None
+        if self.booking is not None:
+            ledger = state.ledger_position(self.booking.ledger, done)
+        payload = state.pack(self.world, self.updater, self.position, self.run, ledger, self.average)
+        is_best = self._is_best_now()
+        on_main(self.processes, lambda: self.checkpoints.save(done, payload, is_best=is_best))
 
-    def _check_ranks_agree(self, batch: int) -> None:
-        if self.processes.count == 1 or batch % HASH_EVERY_BATCHES:
-            return
-        hashes = self.processes.gather([self.world.policies.sha256("live")])
-        if len(set(hashes)) != 1:
-            raise OutsideError(
-                f"batch {batch}: the ranks' live parameters differ ({', '.join(h[:8] for h in hashes)})",
-                "resume from the checkpoint before; if it happens again, check the GPUs",
-            )
-
-    def _reasons_to_pause(self, alarms: list[dict[str, Any]]) -> str:
-        """The batch's alarms in words when the run shall stop for them, else empty."""
-        if not self.config.monitors.pause_on_alarm:
-            return ""
-        return "; ".join(f"{a['name']}: {a['message']}" for a in alarms if a["severity"] == "alarm")
+    def _reasons_to_pause(self, alarms: list[monitors.Alarm], audit: list[monitors.Alarm]) -> str:
+        """The batch's alarms in words when the run shall stop for them, else empty. A failed audit always stops it."""
+        chosen = audit
+        if self.config.monitors.pause_on_alarm:
+            chosen = [alarm for alarm in alarms if alarm["severity"] == "alarm"]
+        return "; ".join(f"{alarm['name']}: {alarm['message']}" for alarm in chosen)

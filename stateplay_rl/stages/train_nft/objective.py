@@ -6,7 +6,7 @@ Shapes: B videos per call, [B, C, f, H, W] latents. Everything random is keyed b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,65 +17,26 @@ from stateplay_rl.nft.forward import Noised, noised, without_condition_slot
 from stateplay_rl.nft.loss import NFTLoss, nft_loss, paper_velocity_mse
 from stateplay_rl.nft.randomness import DrawKey, choice, index, normal
 from stateplay_rl.nft.schedule import TrainingGrid, sampling_sigmas
+from stateplay_rl.stages.train_nft.loss_sums import LossSums
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.worlds.base import ConditionBatch, StateSequence, World
 
 GROUP_SHARED = -2
 """Candidate field of the key when all candidates of a group share one (sigma, eps)."""
 
-PARTS = ("total", "nft", "pos", "neg", "fm_real", "transition_real", "reference")
-
 
 @dataclass(frozen=True)
 class Visit:
-    """Where a call stands: batch, inner pass, whether anchors take part, and what they are multiplied by."""
+    """Where a call stands: batch, inner pass, whether anchors take part, and what they are multiplied by.
+
+    `in_step`: weights are sharded, so every call makes the same number of forwards, with a real clip or without.
+    """
 
     batch: int
     inner_pass: int
     anchors: bool
     anchor_scale: float = 1.0
-
-
-@dataclass
-class LossSums:
-    """Sums over samples, float64, with their counts; added over calls and ranks."""
-
-    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    sigma_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    sigma_counts: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-
-    def add(self, part: str, values_B: Tensor) -> None:
-        self.sums[part] += float(values_B.detach().double().sum())
-        self.counts[part] += len(values_B)
-
-    def pack(self) -> list[float]:
-        """A flat list, for the sum over ranks."""
-        return [*self.sums.values(), *self.counts.values(), *self.sigma_sums, *self.sigma_counts]
-
-    @classmethod
-    def unpack(cls, values: Sequence[float]) -> LossSums:
-        n = len(PARTS)
-        return cls(
-            dict(zip(PARTS, values[:n], strict=True)),
-            dict(zip(PARTS, values[n : 2 * n], strict=True)),
-            list(values[2 * n : 2 * n + 3]),
-            list(values[2 * n + 3 :]),
-        )
-
-    def __iadd__(self, other: LossSums) -> LossSums:
-        summed = LossSums.unpack([a + b for a, b in zip(self.pack(), other.pack(), strict=True)])
-        self.__dict__.update(summed.__dict__)
-        return self
-
-    def means(self) -> dict[str, float | None]:
-        """Mean per part; None for a part that was not computed."""
-        return {p: self.sums[p] / self.counts[p] if self.counts[p] else None for p in PARTS}
-
-    def by_sigma(self) -> dict[str, float | None]:
-        """Mean NFT loss by third of the sampling grid."""
-        pairs = zip(("high", "mid", "low"), self.sigma_sums, self.sigma_counts, strict=True)
-        return {name: total / count if count else None for name, total, count in pairs}
+    in_step: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,27 +119,30 @@ class Objective:
 
         The caller opens `policies.live_window()` around this and the backward.
         """
+        total = torch.stack(list(self.parts(prepared, sums).values())).sum(dim=0)
+        sums.add("total", total)
+        return total
+
+    def parts(self, prepared: Prepared, sums: LossSums) -> dict[str, Tensor]:
+        """The weighted parts of the loss per sample, each [B] with gradient; what is not computed is left out."""
         conditions, sample = prepared.conditions, prepared.sample
         states = self.world.states(conditions)
         v_live = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
         r_B = torch.tensor([s.r for s in prepared.samples], dtype=torch.float32, device=v_live.device)
         nft = self._nft(sample, v_live, prepared.v_old, r_B)
-        total = nft.loss_per_sample
-        sums.add("nft", total)
+        sums.add("nft", nft.loss_per_sample)
         sums.add("pos", nft.pos)
         sums.add("neg", nft.neg)
-        for third, value in zip(prepared.sigma_thirds, total.detach().double().tolist(), strict=True):
-            sums.sigma_sums[third] += value
-            sums.sigma_counts[third] += 1
+        sums.add_by_sigma(prepared.sigma_thirds, nft.loss_per_sample)
+        parts = {"nft": nft.loss_per_sample}
         if prepared.v_reference is not None:
             difference = without_condition_slot(v_live.float() - prepared.v_reference.float())
             gap = difference.flatten(1).square().mean(dim=1)
             sums.add("reference", gap)
-            total = total + self.config.anchors.reference_penalty * gap
+            parts["reference"] = self.config.anchors.reference_penalty * gap
         if prepared.visit.anchors:
-            total = total + prepared.visit.anchor_scale * self._anchors(prepared, states, sums)
-        sums.add("total", total)
-        return total
+            parts.update(self._anchors(prepared, states, sums))
+        return parts
 
     def _noised(
         self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None, conditions: ConditionBatch
@@ -218,28 +182,41 @@ class Objective:
             has_condition_slot=True,
         )
 
-    def _anchors(self, prepared: Prepared, states: StateSequence, sums: LossSums) -> Tensor:
+    def _anchors(self, prepared: Prepared, states: StateSequence, sums: LossSums) -> dict[str, Tensor]:
         """Anchor terms on the samples' own real clips; a sample without a clip adds 0 and is not counted."""
         samples, visit = prepared.samples, prepared.visit
         clips = [self._real_of(s.condition_id) for s in samples]
         rows = [row for row, clip in enumerate(clips) if clip is not None]
-        total = torch.zeros(len(samples), device=self.world.device)
         if not rows:
-            return total
+            return self._anchor_forward_for_nothing(prepared, states) if visit.in_step else {}
         present = [clip for clip in clips if clip is not None]
         weights = self.config.anchors
         chosen = prepared.conditions.select(rows)
         kept = states.select(rows)
+        parts: dict[str, Tensor] = {}
+
+        def add(part: str, weight: float, loss: Tensor) -> None:
+            sums.add(part, loss)
+            zeros = torch.zeros(len(samples), device=loss.device, dtype=loss.dtype)
+            index = torch.tensor(rows, device=loss.device)
+            parts[part] = zeros.index_add(0, index, visit.anchor_scale * weight * loss)
+
         if weights.fm_real:
             loss = self._real_flow_matching([samples[r] for r in rows], present, visit, chosen, kept)
-            sums.add("fm_real", loss)
-            total = total.index_add(0, torch.tensor(rows, device=total.device), weights.fm_real * loss)
+            add("fm_real", weights.fm_real, loss)
         if weights.transition_real and self.transition_has_gradient:
-            codes = torch.stack([clip.codes for clip in present]).to(total.device)
+            codes = torch.stack([clip.codes for clip in present]).to(self.world.device)
             loss = transition_cross_entropy(self.world.transition_logits(kept, chosen), codes)
-            sums.add("transition_real", loss)
-            total = total.index_add(0, torch.tensor(rows, device=total.device), weights.transition_real * loss)
-        return total
+            add("transition_real", weights.transition_real, loss)
+        return parts
+
+    def _anchor_forward_for_nothing(self, prepared: Prepared, states: StateSequence) -> dict[str, Tensor]:
+        """The forward that the other ranks' clips need of this rank, with weight 0."""
+        if not self.config.anchors.fm_real:
+            return {}
+        sample = prepared.sample
+        output = self.world.velocity(sample.x_sigma, sample.sigma_B, prepared.conditions, states)
+        return {"fm_real": 0.0 * output.velocity_BCfHW.float().flatten(1).mean(dim=1)}
 
     @property
     def transition_has_gradient(self) -> bool:

@@ -21,7 +21,10 @@ HISTOGRAM_BINS = 10
 
 @dataclass(frozen=True)
 class JudgedGroup:
-    """A finished group: scores in points (None where the judgement failed), verdict line, picture measures."""
+    """A finished group: scores in points (None where the judgement failed), verdict line, picture measures.
+
+    `audit` and `referee` are the lines of judges whose scores never train; None where there is none.
+    """
 
     group_id: str
     condition_id: str
@@ -32,6 +35,8 @@ class JudgedGroup:
     line: Mapping[str, Any]
     picture: Mapping[str, float]
     picture_real: Mapping[str, float] | None
+    audit: Mapping[str, Any] | None = None
+    referee: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -35,3 +35,10 @@ class PartTimer:
         else:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MIB
         return {"seconds": dict(self._seconds), "peak_memory_mb": peak}
+
+
+def gpu_memory_mb() -> float | None:
+    """Memory of this process's GPU, MiB; None on a CPU."""
+    if not torch.cuda.is_available():
+        return None
+    return float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory) / 2**20

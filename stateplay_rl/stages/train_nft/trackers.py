@@ -37,14 +37,14 @@ class NoTracker:
 class AccelerateTracker:
     """One of accelerate's trackers."""
 
-    def __init__(self, name: str, run: Path) -> None:
+    def __init__(self, name: str, run: Path, run_name: str) -> None:
         kinds = filter_trackers([name], logging_dir=run)
         if not kinds:
             raise MissingExtraError(
                 f"the tracker {name!r} is not installed", f"pip install {name}, or --set tracker=none"
             )
         kind: Any = LOGGER_TYPE_TO_CLASS[str(kinds[0])]
-        self._tracker = kind(run.name, logging_dir=run) if kind.requires_logging_directory else kind(run.name)
+        self._tracker = kind(run_name, logging_dir=run) if kind.requires_logging_directory else kind(run_name)
         self._tracker.start()
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
@@ -66,12 +66,17 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Mapping[str, float]:
     return flat
 
 
-def make_tracker(name: str, run: Path, processes: Processes) -> Tracker:
+def make_tracker(name: str, run: Path, processes: Processes, run_name: str) -> Tracker:
     """The tracker of rank 0; other ranks track nothing.
+
+    Args:
+        name: of the tracker.
+        run: the run's folder.
+        run_name: what the tracker shows.
 
     Raises:
         MissingExtraError: its package is not installed.
     """
     if name == "none" or not processes.is_main:
         return NoTracker()
-    return AccelerateTracker(name, run / TRACKER_FOLDER)
+    return AccelerateTracker(name, run / TRACKER_FOLDER, run_name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +14,12 @@ from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import OutsideError
 from stateplay_rl.stages.train_nft.gradients import SummedGradient, global_gradient
-from stateplay_rl.stages.train_nft.objective import LossSums, Objective, Visit
+from stateplay_rl.stages.train_nft.loss_sums import LossSums
+from stateplay_rl.stages.train_nft.memory import name_memory
+from stateplay_rl.stages.train_nft.objective import Objective, Visit
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.worlds.base import ParameterGroup
+from stateplay_rl.worlds.policy_bank import sha256_tensors
 
 BAD_STEPS_IN_A_ROW = 3
 
@@ -83,6 +87,11 @@ class Updater:
         self.optimizer_steps = 0
         self.bad_in_a_row = 0
 
+    def scheduler(self) -> dict[str, Any]:
+        """The rates: constant, without warm-up; what a scheduler would have to save."""
+        rates = {str(group["name"]): float(group["lr"]) for group in self.optimizer.param_groups}
+        return {"kind": "constant", "warmup_steps": 0, "steps": self.optimizer_steps, "rates": rates}
+
     def run(self, steps: Sequence[Sequence[Sample]], batch: int, steps_per_pass: int) -> UpdateStats:
         """All optimizer steps of a batch, in order.
 
@@ -97,7 +106,8 @@ class Updater:
         every = self.config.anchors.anchor_every
         for number, samples in enumerate(steps):
             visit = Visit(batch, number // max(steps_per_pass, 1), anchors=self.optimizer_steps % every == 0)
-            gradient = global_gradient(self.objective, samples, visit, self.parameters, self.processes)
+            with name_memory("train"):
+                gradient = global_gradient(self.objective, samples, visit, self.parameters, self.processes)
             if gradient.is_finite:
                 self.bad_in_a_row = 0
                 # Losses of skipped steps are not numbers: they would spoil the batch's means.
@@ -117,9 +127,40 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer_steps += 1
         stats.applied_steps += 1
+        self._check_ranks_agree()
         zeros = sum(int((g == 0).sum()) for g in gradient.gradients)
         stats.zero_share_sum += zeros / max(sum(g.numel() for g in gradient.gradients), 1)
         self._measure(gradient, before, stats)
+
+    def _check_ranks_agree(self) -> None:
+        """Every k steps: ranks that took the same steps hold the same weights, to the bit.
+
+        Raises:
+            OutsideError: they do not.
+        """
+        if self.processes.count == 1 or self.optimizer_steps % self.config.parallel.hash_every_steps:
+            return
+        self.check_ranks_agree()
+
+    def check_ranks_agree(self) -> None:
+        """Compare live, old and moments over the ranks now.
+
+        Raises:
+            OutsideError: a rank differs; nothing of it has been saved.
+        """
+        policies = self.objective.world.policies
+        state = self.optimizer.state
+        moments = {f"{index}": state[p]["exp_avg"].float() for index, p in enumerate(self.parameters) if p in state}
+        mine = (policies.sha256("live"), policies.sha256("old"), sha256_tensors(moments))
+        hashes = self.processes.gather([mine])
+        for name, values in zip(("live", "old", "optimizer"), zip(*hashes, strict=True), strict=True):
+            if len(set(values)) != 1:
+                raise OutsideError(
+                    f"optimizer step {self.optimizer_steps}: the ranks' {name} parameters differ "
+                    f"({', '.join(f'rank {rank} {value[:8]}' for rank, value in enumerate(values))})",
+                    "nothing of this batch was saved: --resume goes back to the last checkpoint; if it happens "
+                    "again, check the GPUs",
+                )
 
     def _measure(self, gradient: SummedGradient, before: Sequence[Tensor], stats: UpdateStats) -> None:
         """Gradient norm and update/weight ratio per parameter group."""
@@ -137,7 +178,8 @@ class Updater:
     def _skip(self, gradient: SummedGradient, batch: int, number: int, stats: UpdateStats) -> None:
         """All ranks see the same summed gradient, so all skip together."""
         names = [name for group in self.groups for name in group.names]
-        layer = next(n for n, g in zip(names, gradient.gradients, strict=True) if not bool(torch.isfinite(g).all()))
+        layers = (n for n, g in zip(names, gradient.gradients, strict=True) if not bool(torch.isfinite(g).all()))
+        layer = next(layers, "the loss")
         stats.skipped_steps += 1
         stats.skipped_because.append(f"step {number}: {layer}, sample {gradient.first_bad_sample or 'unknown'}")
         self.bad_in_a_row += 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from stateplay_rl.config.rollout import RolloutConfig, SamplingConfig
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
+from stateplay_rl.errors import JudgeDownError
 from stateplay_rl.judges.base import GroupVerdict, failed, scored
 from stateplay_rl.nft.randomness import DrawKey, normal
 from stateplay_rl.stages.train_nft.objective import Objective, RealClip
@@ -48,6 +49,8 @@ def make_config(**changes: Any) -> TrainNftConfig:
         "sampling": SamplingConfig(candidates=2, steps=3),
         "optimizer": {"samples_per_step": 4, "inner_epochs": 1, "learning_rate_transition": 1e-3},
         "tracker": "none",
+        "judge": {"name": "referee"},
+        "judging": {"retry_seconds": 0.01},
     }
     return TrainNftConfig(**{**facts, **changes})
 
@@ -128,21 +131,26 @@ def judged(
 
 
 class BrightJudge:
-    """Scores by the picture's mean: the same pixels always get the same points."""
+    """Scores by the picture's mean: the same pixels always get the same points; `down_for` questions go unanswered."""
 
     judge_id = "bright"
     protocol_sha256 = hashlib.sha256(b"bright").hexdigest()
 
-    def __init__(self, fails: Sequence[str] = ()) -> None:
+    def __init__(self, fails: Sequence[str] = (), factor: float = 37.0) -> None:
         self.fails = set(fails)
+        self.factor = factor
         self.asked: list[str] = []
+        self.down_for = 0
 
     def score_group(self, group: StoredGroup) -> GroupVerdict:
         self.asked.append(group.record.condition_id)
+        if self.down_for > 0:
+            self.down_for -= 1
+            raise JudgeDownError("connection refused", "wait")
         if group.record.condition_id in self.fails:
             return failed(group.record.candidates, "no_json: planted")
         means = [float(decode_mp4(group.candidate_video(k)).mean()) for k in range(group.record.candidates)]
-        return scored([round((mean * 37.0) % 100.0, 3) for mean in means])
+        return scored([round((mean * self.factor) % 100.0, 3) for mean in means])
 
 
 def open_out(path: Path, schema: str, config: Any, inputs: dict[str, Path] | None = None) -> OutputDirectory:

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 from stateplay_rl.config.rollout import RolloutConfig
+from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.errors import InputError
 from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
-from stateplay_rl.stages.train_nft.batches import HandMadeBatch, OnPolicyBatches, in_order
+from stateplay_rl.stages.train_nft.batches import BatchWork, OnPolicyBatches, in_order
+from stateplay_rl.stages.train_nft.hand_made import HandMadeBatch
+from stateplay_rl.stages.train_nft.in_flight import InFlight, Judges
+from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.verdicts import verdict_line, write_score_table
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionStore
@@ -66,11 +70,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(Bench(), write_tiny_conditions(root, passing=3, heldout=1), root)
 
 
+def on_policy(made: Made, bench: Bench, judge: BrightJudge, folder: Path, config: TrainNftConfig) -> OnPolicyBatches:
+    plan = SegmentPlan("a", 0, 0, config.stage_conditions, config.conditions_per_batch)
+    groups, in_flight = GroupStore(folder / "groups"), InFlight(folder)
+    return OnPolicyBatches(plan, bench.world, made.conditions, Judges(judge), config, ONE, groups, in_flight)
+
+
 def test_the_last_batch_may_be_smaller(made: Made, tmp_path: Path) -> None:
     config = make_config(stage_conditions=3, conditions_per_batch=2)
-    source = OnPolicyBatches(
-        made.bench.world, made.conditions, BrightJudge(), config, ONE, GroupStore(tmp_path / "groups")
-    )
+    source = on_policy(made, made.bench, BrightJudge(), tmp_path, config)
     assert source.batches() == 2
     with Ledger.create(tmp_path / "ledger.sqlite", ["c0", "c1", "c2"]) as ledger:
         assert source.reserve(ledger, 0) == ("c0", "c1")
@@ -82,13 +90,17 @@ def test_groups_are_rolled_out_under_old_and_judged_once(made: Made, tmp_path: P
     bench, judge = Bench(), BrightJudge()
     bench.nudge("live", 0.3)
     store = GroupStore(tmp_path / "groups")
-    source = OnPolicyBatches(bench.world, made.conditions, judge, make_config(), ONE, store)
-    first = source.judged(0, ("c1", "c0"), {})
+    source = on_policy(made, bench, judge, tmp_path, make_config())
+    seen: list[tuple[str, str, bool]] = []
+    first = source.judged(BatchWork(0, ("c1", "c0"), {}, progress=lambda *facts: seen.append(facts)))
     assert [g.condition_id for g in first] == ["c1", "c0"]
     assert all(g.reason is None and len(g.scores) == 2 for g in first)
     assert {store.read(i).record.policy_sha256 for i in store.finished()} == {policy_sha256(bench.world, "old")}
-    known = {g.group_id: g.line for g in first}
-    assert source.judged(0, ("c1", "c0"), known) == first
+    # Rank 0 hears of every finished group, and that both are judged in the end.
+    assert {(c, g) for c, g, _ in seen} == {(g.condition_id, g.group_id) for g in first}
+    assert {(c, judged) for c, _, judged in seen[-2:]} == {("c0", True), ("c1", True)}
+    known = {"training": {g.group_id: g.line for g in first}}
+    assert source.judged(BatchWork(0, ("c1", "c0"), known)) == first
     assert judge.asked == ["c1", "c0"]
 
 
@@ -97,7 +109,7 @@ def test_a_hand_made_batch_replays_its_scores(made: Made) -> None:
     batch = made.batch(groups, made.scores(groups))
     batch.check(made.bench.world)
     assert (batch.batches(), batch.is_trained) == (1, False)
-    found = batch.judged(0, ("c1", "c0"), {})
+    found = batch.judged(BatchWork(0, ("c1", "c0"), {}))
     assert [g.condition_id for g in found] == ["c1", "c0"]
     assert all(g.line["judge_id"] == "replay(bright)" for g in found)
     assert batch.read(found[0].group_id).record.condition_id == "c1"

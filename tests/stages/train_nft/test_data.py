@@ -9,6 +9,7 @@ import torch
 
 from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
 from stateplay_rl.stages.train_nft.data import BatchData
+from stateplay_rl.stages.train_nft.in_flight import InFlight
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.stores.groups import GroupStore
 from stateplay_rl.worlds.encoded import EncodedStore
@@ -23,11 +24,15 @@ def test_lookups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = GroupStore(tmp_path / "groups")
     plan = RolloutPlan(0, 0, bench.config.sampling, "live", policy_sha256(world, "live"), world.sha256)
     group_id = roll_out_group(world, conditions, conditions.by_id("c0"), plan, groups)
-    data = BatchData(world, conditions, groups, EncodedStore(tmp_path / "encoded", world))
+    data = BatchData(world, conditions, groups, EncodedStore(tmp_path / "encoded", world), InFlight(tmp_path))
 
     assert (data.has_clip("c0"), data.has_clip("c1")) == (True, False)
     assert not (tmp_path / "encoded").exists()
     assert data.real_of("c1") is None
+    data.warm("c1")
+    assert not (tmp_path / "encoded").exists()
+    data.warm("c0")
+    assert EncodedStore(tmp_path / "encoded", world).path("c0").is_file()
     clip = data.real_of("c0")
     assert clip is not None
     assert clip.latents.dtype == torch.float32

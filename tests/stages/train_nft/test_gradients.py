@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from stateplay_rl.distributed import Processes
 from stateplay_rl.stages.train_nft import gradients
 from stateplay_rl.stages.train_nft.gradients import calls_of, global_gradient
-from stateplay_rl.stages.train_nft.objective import LossSums, Visit
+from stateplay_rl.stages.train_nft.loss_sums import LossSums
+from stateplay_rl.stages.train_nft.objective import Visit
 from tests.stages.train_nft.helpers import ONE, Bench, no_anchors
 from tests.worlds.tiny import SLOTS
 
@@ -21,8 +23,10 @@ VISIT = Visit(0, 0, anchors=True)
 class Rank:
     """One of several ranks; notes what it would add to the sum over ranks."""
 
-    def __init__(self, rank: int, count: int) -> None:
-        self.rank, self.count = rank, count
+    turns = Processes.turns
+
+    def __init__(self, rank: int, count: int, lockstep: bool = False) -> None:
+        self.rank, self.count, self.lockstep = rank, count, lockstep
         self.contributed = torch.zeros(0)
 
     def mine(self, items: Sequence[Any]) -> list[tuple[int, Any]]:
@@ -36,11 +40,13 @@ class Rank:
         return list(values)
 
 
-def by_hand(bench: Bench, samples: Sequence[Any], count: int) -> tuple[Tensor, LossSums, list[Tensor]]:
+def by_hand(
+    bench: Bench, samples: Sequence[Any], count: int, lockstep: bool = False
+) -> tuple[Tensor, LossSums, list[Tensor]]:
     """Gradient and losses of `count` ranks, summed in float64."""
     parts = []
     for rank in range(count):
-        one = Rank(rank, count)
+        one = Rank(rank, count, lockstep)
         global_gradient(bench.objective, samples, VISIT, bench.parameters, one)  # type: ignore[arg-type]
         parts.append(one.contributed)
     assert all(part.dtype == torch.float64 for part in parts)
@@ -67,6 +73,29 @@ def test_any_number_of_ranks_gives_the_same_float32_gradient(count: int, per_cal
     calls = len(calls_of(samples, per_call))
     # Ranks without a call add nothing; nothing is duplicated to fill them.
     assert sum(bool(part.any()) for part in parts) == min(count, calls)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_in_step_make_equally_many_forwards_and_the_same_gradient(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Sharded weights: a condition without a clip, and a rank without a call, still take part in every forward."""
+    bench = Bench()
+    bench.nudge("live")
+    samples = bench.samples(5, r=(1.0, 0.0, 0.9, 0.2, 0.4))
+    bench.no_clip = {samples[2].condition_id}
+    alone = global_gradient(bench.objective, samples, VISIT, bench.parameters, ONE)
+    forwards: list[int] = []
+    real = bench.world.velocity
+    monkeypatch.setattr(bench.world, "velocity", lambda *a, **k: (forwards.append(1), real(*a, **k))[1])
+    counts = []
+    for rank in range(count):
+        forwards.clear()
+        global_gradient(bench.objective, samples, VISIT, bench.parameters, Rank(rank, count, True))  # type: ignore[arg-type]
+        counts.append(len(forwards))
+    assert len(set(counts)) == 1
+    summed, _, _ = by_hand(bench, samples, count, lockstep=True)
+    assert torch.equal(alone.flat(), summed)
 
 
 def test_calls_hold_videos_of_one_length() -> None:

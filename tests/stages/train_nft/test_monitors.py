@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stateplay_rl.stages.train_nft.monitors import alarms_of, batch_metrics, heldout_alarm, velocity_details
+from stateplay_rl.stages.train_nft.metrics import Counters, batch_metrics
+from stateplay_rl.stages.train_nft.monitors import alarms_of, heldout_alarms, timing_alarms
 from stateplay_rl.stages.train_nft.samples import build_samples
 from stateplay_rl.stages.train_nft.update import UpdateStats
 from tests.stages.train_nft.helpers import Bench, judged, make_config
@@ -43,6 +44,12 @@ KEYS = {
     "picture_real",
     "skipped_steps",
     "skipped_because",
+    "stage",
+    "applied_steps",
+    "referee_mean",
+    "r_reach",
+    "details",
+    "audit",
 }
 
 
@@ -53,9 +60,7 @@ def line_of(bench: Bench, groups: list[Any], stats: UpdateStats | None = None) -
         stats or UpdateStats(),
         bench.world,
         bench.config,
-        batch=0,
-        optimizer_steps=7,
-        candidates_seen=12,
+        Counters(0, "a", 7, 12),
     )
 
 
@@ -111,20 +116,50 @@ def test_pictures_and_diversity_are_means(bench: Bench) -> None:
     assert line["diversity"] == 8.0
 
 
+MEASURED = {
+    "distance_live_reference": 1.0,
+    "distance_live_old": 1.0,
+    "applied_steps": 2,
+    "loss": {"pos": 1.0, "neg": 1.0},
+    "loss_by_sigma": {"high": 1.0, "mid": 2.0, "low": None},
+    "grad_norm": {"transition": 2.0},
+    "update_ratio": {"transition": 0.001},
+    "sampler_mismatch": 0.001,
+    "signal_cosine": 0.3,
+}
+
+
 def healthy(bench: Bench, **changes: Any) -> dict[str, Any]:
-    line = line_of(bench, [judged(0), judged(1)])
-    return {**line, "distance_live_reference": 1.0, "distance_live_old": 1.0, **changes}
+    return {**line_of(bench, [judged(0), judged(1)]), **MEASURED, **changes}
+
+
+def picture(**changes: float) -> dict[str, dict[str, float]]:
+    return {"picture": {"luma": 100.0, "saturation": 50.0, "motion": 4.0, **changes}}
 
 
 PLANTED = {
     "failed_groups": ({"groups_failed": 1}, "alarm", 0.5),
     "tied_groups": ({"groups_tied": 2}, "warning", 1.0),
+    "gated_groups": ({"groups_gated": 2}, "alarm", 1.0),
     "scores_at_0": ({"scores_at_0": 0.6}, "warning", 0.6),
     "scores_at_100": ({"scores_at_100": 0.75}, "warning", 0.75),
+    "reward_drop": ({"reward_mean": 40.0}, "warning", 20.0),
+    "narrow_r": ({"r_reach": 0.01}, "warning", 0.01),
+    "signal_cosine": ({"signal_cosine": 0.01}, "warning", 0.01),
     "velocity_ratio": ({"velocity_ratio_reference": 1.05}, "warning", 1.05),
+    "live_equals_old": ({"distance_live_old": 0.0}, "alarm", 0.0),
     "live_equals_reference": ({"distance_live_reference": 0.0}, "alarm", 0.0),
-    "motion": ({"picture": {"luma": 100.0, "saturation": 1.0, "motion": 1.0}}, "alarm", 0.25),
-    "luma": ({"picture": {"luma": 126.0, "saturation": 1.0, "motion": 4.0}}, "alarm", 26.0),
+    "skipped_steps": ({"skipped_steps": 1, "skipped_because": ["step 0: x"]}, "warning", 1.0),
+    "zero_gradients": ({"zero_gradient_share": 0.95}, "alarm", 0.95),
+    "update_ratio/transition": ({"update_ratio": {"transition": 0.1}}, "warning", 0.1),
+    "sampler_mismatch": ({"sampler_mismatch": 0.06}, "warning", 0.06),
+    "loss_by_sigma": ({"loss_by_sigma": {"high": 1.0, "mid": 11.0, "low": 2.0}}, "warning", 11.0),
+    "loss_pos": ({"loss": {"pos": 3.5, "neg": 1.0}}, "warning", 3.5),
+    "loss_neg": ({"loss": {"pos": 1.0, "neg": 3.5}}, "warning", 3.5),
+    "grad_norm/transition": ({"grad_norm": {"transition": 50.0}}, "warning", 25.0),
+    "motion": (picture(motion=1.0), "alarm", 0.25),
+    "luma": (picture(luma=126.0), "alarm", 26.0),
+    "saturation": (picture(saturation=10.0), "alarm", 40.0),
     "diversity": ({"diversity": 1.0}, "warning", 0.125),
 }
 
@@ -133,7 +168,7 @@ PLANTED = {
 def test_each_threshold_fires_alone(bench: Bench, name: str) -> None:
     changes, severity, value = PLANTED[name]
     first = healthy(bench)
-    (alarm,) = alarms_of(healthy(bench, **changes), first, bench.config)
+    (alarm,) = alarms_of(healthy(bench, **changes), first, bench.config, 60.0)
     assert (alarm["name"], alarm["severity"], alarm["batch"]) == (name, severity, 0)
     assert alarm["value"] == pytest.approx(value)
     assert alarm["message"]
@@ -143,11 +178,12 @@ def test_each_threshold_fires_alone(bench: Bench, name: str) -> None:
 def test_a_healthy_batch_is_quiet(bench: Bench) -> None:
     first = healthy(bench)
     assert alarms_of(first, None, bench.config) == []
-    assert alarms_of(first, first, bench.config) == []
+    assert alarms_of(first, first, bench.config, first["reward_mean"]) == []
     # Values at the edge: not above the threshold, below the warning.
     edge = {"velocity_ratio_reference": 1.0499, "scores_at_0": 0.5, "groups_tied": 1, "diversity": 2.0}
     assert alarms_of(healthy(bench, **edge), first, bench.config) == []
-    before_any_step = healthy(bench, optimizer_steps=0, distance_live_reference=0.0)
+    nothing = {"distance_live_reference": 0.0, "distance_live_old": 0.0, "applied_steps": 0}
+    before_any_step = healthy(bench, optimizer_steps=0, **nothing)
     assert alarms_of(before_any_step, None, bench.config) == []
 
 
@@ -161,21 +197,34 @@ def test_thresholds_come_from_the_config(bench: Bench) -> None:
     assert alarms_of(healthy(bench, velocity_ratio_reference=1.02), None, strict)[0]["threshold"] == 1.01
 
 
+def test_a_number_that_is_none_is_an_alarm_and_valid_json(bench: Bench) -> None:
+    """A threshold is not passed by comparing with NaN."""
+    (alarm,) = alarms_of(healthy(bench, zero_gradient_share=float("nan")), None, bench.config)
+    assert (alarm["name"], alarm["value"]) == ("zero_gradients", None)
+    json.dumps(alarm, allow_nan=False)
+
+
 def test_the_held_out_reward_may_not_fall_far_below_its_best() -> None:
     config = make_config()
-    assert heldout_alarm([50.0, 60.0, 55.0], 10, config) is None
-    alarm = heldout_alarm([50.0, 60.0, 54.0], 10, config)
-    assert alarm is not None
+    nothing = [None] * 3
+    assert heldout_alarms([50.0, 60.0, 55.0], nothing, 10, config) == []
+    (alarm,) = heldout_alarms([50.0, 60.0, 54.0], nothing, 10, config)
     assert (alarm["name"], alarm["value"], alarm["severity"], alarm["batch"]) == ("heldout_drop", 6.0, "alarm", 9)
 
 
-def test_velocities_are_compared_on_one_fixed_sample() -> None:
-    bench = Bench()
-    samples = build_samples([judged(0), judged(1)], bench.config, 0)
-    ids = list(bench.inputs)
-    bench.inputs |= {"c0": bench.inputs[ids[0]], "c1": bench.inputs[ids[1]]}
-    found = velocity_details(bench.objective, samples, 0)
-    assert found["velocity_ratio_reference"] == pytest.approx(1.0)
-    assert found["sampler_mismatch"] < 1e-4
-    bench.nudge("live", 0.3)
-    assert velocity_details(bench.objective, samples, 0)["velocity_ratio_reference"] != pytest.approx(1.0, abs=1e-4)
+def test_a_judge_that_rises_while_the_referee_falls_is_an_alarm() -> None:
+    config = make_config()
+    (alarm,) = heldout_alarms([50.0, 60.0], [40.0, 30.0], 4, config)
+    assert (alarm["name"], alarm["value"], alarm["severity"]) == ("referee_falls", 10.0, "alarm")
+    # Both fall together: the policy got worse, and the judge says so.
+    assert heldout_alarms([50.0, 46.0], [40.0, 30.0], 4, config) == []
+    assert heldout_alarms([50.0, 60.0], [40.0, 36.0], 4, config) == []
+    assert heldout_alarms([50.0, 60.0], [None, None], 4, config) == []
+
+
+def test_slow_batches_and_full_gpus_are_told() -> None:
+    monitors = make_config().monitors
+    line = {"batch": 3, "seconds": {"train": 20.0, "rollout_and_score": 11.0}, "peak_memory_mb": 960.0}
+    assert timing_alarms(line, None, None, monitors) == []
+    assert [a["name"] for a in timing_alarms(line, 10.0, 1000.0, monitors)] == ["batch_seconds", "gpu_memory"]
+    assert timing_alarms(line, 11.0, 2000.0, monitors) == []

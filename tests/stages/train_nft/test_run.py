@@ -5,59 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
-from stateplay_rl.config.train_nft import TrainNftConfig
-from stateplay_rl.errors import EXIT_OUTSIDE, InputError, OutputError, OutsideError, UsageError
-from stateplay_rl.stages.train_nft import loop, update
+from stateplay_rl.errors import EXIT_OUTSIDE, InputError, JudgeDownError, OutputError, OutsideError, UsageError
+from stateplay_rl.stages.train_nft import booking, loop, update
 from stateplay_rl.stages.train_nft import run as stage
-from stateplay_rl.stages.train_nft.run import TrainInputs, TrainSummary
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.jsonl import LineLog
 from stateplay_rl.stores.ledger import Ledger
-from stateplay_rl.stores.manifest import is_sealed, read_manifest
-from stateplay_rl.worlds.policy_bank import sha256_tensors
-from tests.stages.train_nft.helpers import BrightJudge, make_config, write_tiny_conditions
-from tests.worlds.tiny import tiny_world
+from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
+from tests.stages.train_nft.helpers import BrightJudge, write_tiny_conditions
+from tests.stages.train_nft.lab import Lab, load_live, results
 
 ALARM = {"batch": 0, "name": "motion", "value": 0.1, "threshold": 0.5, "severity": "alarm", "message": "planted"}
-
-
-class Lab:
-    """Runs the stage on tiny worlds; the worlds and judges of all runs are kept."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, conditions: ConditionStore) -> None:
-        self.conditions = conditions
-        self.worlds: list[Any] = []
-        self.judge = BrightJudge()
-        monkeypatch.setattr(stage, "resolve_world", lambda name: SimpleNamespace(files=(), audit=None))
-        monkeypatch.setattr(stage, "all_files", lambda files: ())
-        monkeypatch.setattr(stage, "require_trainable_audit", lambda *arguments: {})
-        monkeypatch.setattr(stage, "load_world", self._load)
-        monkeypatch.setattr(stage, "make_judge", lambda spec, world: self.judge)
-
-    def _load(self, config: object) -> Any:
-        self.worlds.append(tiny_world())
-        return self.worlds[-1]
-
-    def run(self, out: Path, resume: bool = False, **changes: Any) -> TrainSummary:
-        return stage.run(settings(**changes), TrainInputs(self.conditions.root, resume=resume), out)
-
-
-def settings(**changes: Any) -> TrainNftConfig:
-    facts = {
-        "optimizer": {"samples_per_step": 2, "inner_epochs": 1, "learning_rate_transition": 1e-3},
-        "heldout": {"conditions": 2, "samples": 1, "every_batches": 1},
-        "stage_conditions": 4,
-        **changes,
-    }
-    return make_config(**facts)
 
 
 @pytest.fixture(scope="module")
@@ -68,24 +32,6 @@ def conditions(tmp_path_factory: pytest.TempPathFactory) -> ConditionStore:
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch, conditions: ConditionStore) -> Lab:
     return Lab(monkeypatch, conditions)
-
-
-def results(run: Path) -> dict[str, Any]:
-    """Everything that must not depend on what happened on the way."""
-    with Ledger.open(run / layout.LEDGER, read_only=True) as ledger:
-        digest = ledger.digest()
-    return {
-        "policies": {p.name: p.read_bytes() for p in sorted((run / layout.POLICY_FOLDER).iterdir())}.keys(),
-        "live": load_live(run),
-        "ledger": digest,
-        **{name: (run / name).read_bytes() for name in (layout.METRICS, layout.HELDOUT)},
-        "verdicts": [p.read_bytes() for p in sorted(run.glob(f"segments/*/{layout.VERDICTS}"))],
-    }
-
-
-def load_live(run: Path) -> str:
-    extra = read_manifest(run, schema="run", verify_files=True).extra
-    return sha256_tensors(load_file(run / layout.policy_file(extra["policies"]["live"])))
 
 
 def test_a_run_from_start_to_seal(lab: Lab, tmp_path: Path) -> None:
@@ -129,15 +75,15 @@ class Stop(Exception):
 
 
 PLACES = [
-    (loop.Trainer, "_book_verdicts", 1),
+    (booking.Booking, "book_verdicts", 1),
     (loop.Trainer, "_follow_with_old", 0),
     (loop.Trainer, "_evaluate", 0),
     (loop.Trainer, "_evaluate", 2),
     (loop.Trainer, "_book_outcome", 1),
     (loop.Trainer, "_checkpoint", 1),
     (update.Updater, "_apply", 3),
-    (stage.OutputDirectory, "seal", 0),
-    (stage.OutputDirectory, "seal", 1),
+    (OutputDirectory, "seal", 0),
+    (OutputDirectory, "seal", 1),
 ]
 
 
@@ -183,7 +129,9 @@ def test_an_alarm_pauses_with_everything_saved(
 ) -> None:
     """Checkpoints every 5 batches only: the pause writes one, so that the resume does not meet the alarm again."""
     changes = {"monitors": {"pause_on_alarm": True}, "checkpoint_every_batches": 5}
-    monkeypatch.setattr(loop.monitors, "alarms_of", lambda line, first, config: [ALARM] if line["batch"] == 0 else [])
+    monkeypatch.setattr(
+        loop.monitors, "alarms_of", lambda line, first, config, best: [ALARM] if line["batch"] == 0 else []
+    )
     with pytest.raises(OutsideError, match=r"paused after batch 0: motion: planted") as caught:
         lab.run(tmp_path / "run", **changes)
     assert caught.value.exit_code == EXIT_OUTSIDE
@@ -201,6 +149,14 @@ def test_failed_groups_are_booked_and_never_trained(lab: Lab, tmp_path: Path) ->
     assert second["optimizer_steps"] == 2
     with Ledger.open(tmp_path / "run" / layout.LEDGER, read_only=True) as ledger:
         assert ledger.entry("c0").reason == "no_json: planted"
+
+
+def test_a_held_out_evaluation_without_verdicts_is_an_alarm_and_not_an_end(lab: Lab, tmp_path: Path) -> None:
+    lab.judge = BrightJudge(fails=["c6", "c7"])
+    summary = lab.run(tmp_path / "run")
+    assert (summary.batches, summary.heldout) == (2, ())
+    alarms = [alarm["name"] for alarm in LineLog(tmp_path / "run" / layout.ALARMS).read()]
+    assert alarms.count("heldout_failed") == 2
 
 
 def test_guard_books_what_it_leaves_out(lab: Lab, tmp_path: Path) -> None:
@@ -266,6 +222,66 @@ def test_only_the_last_checkpoints_and_the_best_stay(lab: Lab, tmp_path: Path) -
     assert set(store.steps()) == {5, 6, best}
 
 
+def test_the_best_is_kept_between_checkpoints_too(lab: Lab, tmp_path: Path) -> None:
+    """Checkpoints every 50 batches, an evaluation every batch: wherever the best reward was, its weights are there."""
+    lab.run(tmp_path / "run", stage_conditions=6, conditions_per_batch=1, checkpoint_every_batches=50)
+    store = CheckpointStore(tmp_path / "run" / layout.CHECKPOINTS_FOLDER)
+    rewards = [line["reward_mean"] for line in LineLog(tmp_path / "run" / layout.HELDOUT).read()]
+    best = store.best()
+    assert best is not None
+    assert rewards[best] == max(rewards)
+    assert best in store.steps()
+
+
+def test_a_judge_that_comes_back_after_a_stop(lab: Lab, tmp_path: Path, whole: dict[str, Any]) -> None:
+    """Down in the second batch: exit 5, the checkpoint names the batch in flight, verdicts are kept, same result."""
+    settings = {"judging": {"retry_seconds": 0.01, "outage_hours": 0.0}}
+    asked = lab.judge.score_group
+
+    def down(group: Any) -> Any:
+        if group.record.condition_id == "c3":
+            raise JudgeDownError("connection refused", "")
+        return asked(group)
+
+    lab.judge.score_group = down  # type: ignore[method-assign]
+    with pytest.raises(OutsideError, match="is down") as caught:
+        lab.run(tmp_path / "run", **settings)
+    assert caught.value.exit_code == EXIT_OUTSIDE
+    run = tmp_path / "run"
+    (flying,) = (run / "segments" / "000-a" / layout.IN_FLIGHT_FOLDER).iterdir()
+    state = CheckpointStore(run / layout.CHECKPOINTS_FOLDER).load().payload.state
+    assert state["ledger"]["in_flight"]["batch"] == 1
+    states = {c["condition_id"]: c["state"] for c in state["ledger"]["in_flight"]["conditions"]}
+    assert states == {"c2": "scored", "c3": "rolled"}
+    assert json.loads(flying.read_text())["group_id"] == flying.name.partition(".")[0]
+    lab.judge.score_group = asked  # type: ignore[method-assign]
+    lab.judge.asked.clear()
+    lab.run(run, resume=True, **settings)
+    assert lab.judge.asked.count("c2") == 0
+    assert results(run) == whole
+    assert not (run / "segments" / "000-a" / layout.IN_FLIGHT_FOLDER).exists()
+
+
+def test_the_average_is_evaluated_and_exported(lab: Lab, tmp_path: Path, whole: dict[str, Any]) -> None:
+    """average <- 0.5 average + 0.5 live after each batch, by hand from the checkpoints; nothing else changes."""
+    changes = {"evaluation_average": {"decay": 0.5}}
+    lab.run(tmp_path / "run", **changes, heldout={"conditions": 2, "samples": 1, "policy": "average"})
+    store = CheckpointStore(tmp_path / "run" / layout.CHECKPOINTS_FOLDER)
+    payloads = [store.load(step).payload for step in (0, 1, 2)]
+    for name, start in payloads[0].live.items():
+        expected = start.double()
+        for payload in payloads[1:]:
+            expected = 0.5 * expected + 0.5 * payload.live[name].double()
+        assert float((payloads[2].average[name].double() - expected).abs().max()) < 1e-6
+    exported = read_manifest(tmp_path / "run").extra["policies"]
+    assert set(exported) == {"live", "old", "average"}
+    assert len(set(exported.values())) == 3
+    assert exported["live"] == whole["live"]
+    lines = LineLog(tmp_path / "run" / layout.HELDOUT).read()
+    assert {line["policy"] for line in lines} == {"average"}
+    assert lines[-1]["policy_sha256"] == exported["average"]
+
+
 def test_a_damaged_checkpoint_stops_and_offers_the_one_before(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,7 +289,7 @@ def test_a_damaged_checkpoint_stops_and_offers_the_one_before(
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "_finish", stop)
+        patch.setattr(stage, "finish", stop)
         with pytest.raises(Stop):
             lab.run(tmp_path / "run")
     folder = tmp_path / "run" / layout.CHECKPOINTS_FOLDER

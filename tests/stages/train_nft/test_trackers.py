@@ -20,7 +20,10 @@ def test_nested_numbers_become_paths_and_the_rest_is_left_out() -> None:
 
 
 def test_none_and_other_ranks_track_nothing(tmp_path: Path) -> None:
-    for tracker in (make_tracker("none", tmp_path, ONE), make_tracker("tensorboard", tmp_path, replace(ONE, rank=1))):
+    for tracker in (
+        make_tracker("none", tmp_path, ONE, "x"),
+        make_tracker("tensorboard", tmp_path, replace(ONE, rank=1), "x"),
+    ):
         assert isinstance(tracker, NoTracker)
         tracker.log(LINE, 0)
         tracker.finish()
@@ -29,7 +32,7 @@ def test_none_and_other_ranks_track_nothing(tmp_path: Path) -> None:
 
 def test_tensorboard_writes_below_the_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    tracker = make_tracker("tensorboard", tmp_path, ONE)
+    tracker = make_tracker("tensorboard", tmp_path, ONE, "nft_flr2e-05")
     tracker.log(LINE, 3)
     tracker.finish()
     (events,) = (tmp_path / TRACKER_FOLDER).rglob("events.out.tfevents.*")
@@ -39,7 +42,7 @@ def test_tensorboard_writes_below_the_run(tmp_path: Path) -> None:
 def test_a_missing_tracker_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers, "filter_trackers", lambda names, logging_dir: [])
     with pytest.raises(MissingExtraError, match="wandb") as caught:
-        make_tracker("wandb", tmp_path, ONE)
+        make_tracker("wandb", tmp_path, ONE, "x")
     assert caught.value.exit_code == EXIT_USAGE
     assert "pip install wandb" in caught.value.hint
     assert "tracker=none" in caught.value.hint
