@@ -14,10 +14,7 @@ from pathlib import Path
 
 from stateplay_rl.errors import CheckError
 from stateplay_rl.stores import layout
-from stateplay_rl.stores.atomic import sha256_file
-from stateplay_rl.stores.ledger import Ledger
-from stateplay_rl.stores.manifest import is_sealed, read_manifest
-from stateplay_rl.stores.segments import list_segments
+from stateplay_rl.stores.manifest import is_sealed
 
 EARLIEST_SECONDS = 0.2
 LAST_LINES = 5
@@ -126,54 +123,9 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def results(run: Path) -> dict[str, str]:
-    """Hashes of what must not depend on kills: policies, ledger, metrics, held-out lines, verdicts, groups.
-
-    Raises:
-        UnsealedError, CorruptionError: the run is unfinished or damaged.
-    """
-    manifest = read_manifest(run, schema="run", verify_files=True)
-    with Ledger.open(run / layout.LEDGER, read_only=True) as ledger:
-        found = {"ledger": ledger.digest()}
-    found |= {f"policy {name}": str(sha256) for name, sha256 in manifest.extra["policies"].items()}
-    found |= {name: sha256_file(run / name) for name in (layout.METRICS, layout.HELDOUT) if (run / name).is_file()}
-    for segment in list_segments(run):
-        verdicts = segment.path / layout.VERDICTS
-        if verdicts.is_file():
-            found[f"{segment.path.name}/{layout.VERDICTS}"] = sha256_file(verdicts)
-        for group_id in segment.groups.finished():
-            found[f"{segment.path.name}/{group_id}"] = sha256_file(segment.groups.folder(group_id) / layout.GROUP)
-    return found
-
-
-def differences(left: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
-    """Names of the results that differ or are there on one side only."""
-    return [name for name in sorted({*left, *right}) if left.get(name) != right.get(name)]
-
-
-def consumed(run: Path) -> list[tuple[str, ...]]:
-    """Conditions of every batch, in order."""
-    with Ledger.open(run / layout.LEDGER, read_only=True) as ledger:
-        return [tuple(entry.condition_id for entry in ledger.members(batch)) for batch in range(ledger.batches())]
-
-
 def twice(items: Sequence[str]) -> list[str]:
     """What occurs more than once."""
     return sorted({item for item in items if items.count(item) > 1})
-
-
-def largest_weight_difference(left: Path, right: Path) -> float:
-    """Largest absolute difference of two runs' exported live weights; infinity when they name other weights."""
-    from safetensors.torch import load_file
-
-    found = []
-    for run in (left, right):
-        sha256 = read_manifest(run, schema="run").extra["policies"]["live"]
-        found.append(load_file(run / layout.policy_file(sha256)))
-    first, second = found
-    if first.keys() != second.keys():
-        return float("inf")
-    return max((float((value - second[name]).abs().max()) for name, value in first.items()), default=0.0)
 
 
 def half_files(run: Path) -> Iterator[Path]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from stateplay_rl.stages.verify import VerifyConfig, VerifySummary
 
 app = typer.Typer(
-    help="Check an installation, golden files, a directory, two worlds, or a training signal.", no_args_is_help=True
+    help="Check an installation, golden files, a directory, two worlds, a training signal, or a long run's config.",
+    no_args_is_help=True,
 )
 VerifyOutOption = Annotated[
     Path | None,

@@ -5,26 +5,28 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from stateplay_rl.checks import drill_judge, kill_drill
 from stateplay_rl.checks.directory import run_directory
 from stateplay_rl.checks.lines import CheckLine, NotChecked, require, run_check
+from stateplay_rl.checks.run_results import consumed, differences, largest_weight_difference, run_results
 from stateplay_rl.config.base import config_dict, dump_config
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.verify import ResumeConfig
 from stateplay_rl.errors import CheckError, InputError
 from stateplay_rl.runtime import pick_device
-from stateplay_rl.stages.train_nft.preflight_hash import preflight_config
+from stateplay_rl.stages.train_nft.permissions import preflight_config
 from stateplay_rl.stages.verify import VerifySummary, default_out, seal_record
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.manifest import OutputDirectory
 
-PAID_JUDGES = ("openai", "mix")
-"""A `mix` may hold a paid one. Their place is taken by `drill_judge`: a drill must cost nothing."""
+REPLACED_JUDGES = ("openai", "mix", "replay")
+"""Paid ones, those that may hold a paid one, and stored scores that know other groups; `drill_judge` takes their place:
+a drill must cost nothing."""
 HELDOUT_CONDITIONS = 2
 SHARE_OF_A_RUN = 0.7
 """Kills fall within so much of an undisturbed run's seconds after each start."""
@@ -89,9 +91,13 @@ def run(config: ResumeConfig, out: Path | None = None, *, overwrite: bool = Fals
         settings.write_text(dump_config(short), encoding="utf-8")
         arguments = ("train-nft", str(config.conditions.absolute()), "--config", str(settings), "--quiet")
         drilled = _Drilled(config, kill_drill.Drill(arguments, folder / "log.txt", config.processes), folder)
-        summary = VerifySummary("resume", directory.path, tuple(_lines(drilled)), _words(drilled, short))
+        lines = tuple(_lines(drilled))
+        words = _words(drilled, short)
+        summary = VerifySummary("resume", directory.path, lines, words)
         if summary.passed:
             shutil.rmtree(folder)
+        else:
+            summary = replace(summary, words=(*words, f"The runs are kept in {folder}."))
         seal_record(directory, summary, config.conditions, _measures(drilled), _facts(config))
     return summary
 
@@ -120,12 +126,14 @@ def short_config(config: ResumeConfig) -> TrainNftConfig:
         "force_without_gate": False,
         "tracker": "none",
         "encoded": None,
+        "reward_model": None,
         "checkpoint_every_batches": 1,
     }
     values = config_dict(train)
     values |= {name: value for name, value in changed.items() if name in values}
     values["heldout"] |= {"conditions": min(train.heldout.conditions, HELDOUT_CONDITIONS)}
-    if train.judge.name in PAID_JUDGES:
+    values["monitors"] |= {"pause_on_alarm": False}  # a pause is an end that no kill made
+    if train.judge.name in REPLACED_JUDGES:
         values["judge"] = {"name": drill_judge.NAME}
     return TrainNftConfig.model_validate(values)
 
@@ -153,7 +161,7 @@ def _not_ended() -> str:
 
 def _undisturbed(drilled: _Drilled) -> str:
     drilled.seconds = drilled.drill.run(drilled.whole)
-    return f"{len(kill_drill.consumed(drilled.whole))} batches in {drilled.seconds:.1f} s"
+    return f"{len(consumed(drilled.whole))} batches in {drilled.seconds:.1f} s"
 
 
 def _kill_and_resume(drilled: _Drilled) -> str:
@@ -171,14 +179,14 @@ def _kill_and_resume(drilled: _Drilled) -> str:
 
 
 def _compare(drilled: _Drilled) -> str:
-    whole = kill_drill.results(drilled.whole)
+    whole = run_results(drilled.whole)
     for run in drilled.killed:
         if drilled.exact:
-            wrong = kill_drill.differences(whole, kill_drill.results(run))
+            wrong = differences(whole, run_results(run))
             if wrong:
                 raise CheckError(f"{run.name} differs in {len(wrong)} results: {', '.join(wrong[:5])}", f"see {run}")
         else:
-            gap = kill_drill.largest_weight_difference(drilled.whole, run)
+            gap = largest_weight_difference(drilled.whole, run)
             allowed = drilled.config.weight_tolerance
             if not gap <= allowed:
                 raise CheckError(f"{run.name}: weights differ by {gap:.1e}, allowed {allowed:.1e}", f"see {run}")
@@ -188,9 +196,9 @@ def _compare(drilled: _Drilled) -> str:
 
 def _once(drilled: _Drilled) -> str:
     """The same conditions in the same batches, none twice."""
-    wanted = kill_drill.consumed(drilled.whole)
+    wanted = consumed(drilled.whole)
     for run in drilled.killed:
-        found = kill_drill.consumed(run)
+        found = consumed(run)
         again = kill_drill.twice([name for batch in found for name in batch])
         require(not again, f"{run.name} consumed {again[:3]} twice")
         require(found == wanted, f"{run.name} consumed other conditions than the undisturbed run")
@@ -220,8 +228,6 @@ def _words(drilled: _Drilled, short: TrainNftConfig) -> tuple[str, ...]:
         words.append(f"The judge {drilled.config.train.judge.name} was replaced by fixed scores: nothing was paid.")
     if drilled.config.train.heldout.conditions > HELDOUT_CONDITIONS:
         words.append(f"Held-out evaluations used {HELDOUT_CONDITIONS} conditions.")
-    if drilled.folder.exists():
-        words.append(f"The runs are kept in {drilled.folder}.") if drilled.lives == 0 else None
     return tuple(words)
 
 

@@ -42,7 +42,8 @@ def checked(record: Record) -> Record:
     """
     from pydantic import ValidationError
 
-    for name, adapter in _adapters(type(record)).items():
+    kind: type = type(record)
+    for name, adapter in _adapters(kind).items():
         try:
             adapter.validate_python(getattr(record, name), strict=True)
         except ValidationError as error:

@@ -153,8 +153,9 @@ def _tensor(name: str, entry: object, path: Path) -> TensorFacts | str:
 
 def _sizes(value: object) -> TypeGuard[list[int]]:
     # Bounded, so that their product can be written out: Python prints no number of more than 4300 digits.
-    small = isinstance(value, list) and len(value) <= LARGEST_RANK
-    return small and all(type(v) is int and 0 <= v < LARGEST_SIZE for v in value)
+    if not isinstance(value, list) or len(value) > LARGEST_RANK:
+        return False
+    return all(type(v) is int and 0 <= v < LARGEST_SIZE for v in value)
 
 
 def _layout(tensors: list[TensorFacts], data_bytes: int) -> tuple[str, list[str]]:
