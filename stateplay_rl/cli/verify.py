@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stateplay_rl.stages.verify import VerifyConfig, VerifySummary
 
 app = typer.Typer(
-    help="Check an installation, golden files, a directory, two worlds, a training signal, or a long run's config.",
+    help="Check an installation, golden files, a directory, two worlds, a signal, or a long run before it starts.",
     no_args_is_help=True,
 )
 VerifyOutOption = Annotated[
@@ -65,11 +65,14 @@ def directory(
         list[Path] | None,
         typer.Option("--search", help="Folder in which inputs are looked for by hash. Repeatable."),
     ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay/--no-replay", help="Compute one score and one batch's NFT steps again.")
+    ] = True,
     out: VerifyOutOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Re-hash a directory and all that it came from; say where the chain breaks."""
-    _verify(DirectoryConfig(path=path, search=tuple(search or ())), out, overwrite)
+    """Re-hash a directory and all that it came from, and replay one score and one batch; say where it breaks."""
+    _verify(DirectoryConfig(path=path, search=tuple(search or ()), replay=replay), out, overwrite)
 
 
 @app.command("signal")

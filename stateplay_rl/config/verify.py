@@ -27,6 +27,7 @@ class DirectoryConfig(FrozenConfig):
 
     path: Path = Field(description="any directory that sprl wrote")
     search: tuple[Path, ...] = Field(default=(), description="further folders in which inputs are looked for by hash")
+    replay: bool = Field(default=True, description="compute one score and one batch's NFT steps again")
 
 
 class SignalConfig(FrozenConfig):
