@@ -2,8 +2,8 @@
 
     python examples/demo.py --out demo [--seed 0] [--clips 256]
 
-clips -> audit-ckpt -> build-conditions -> rollout -> score -> train-nft, beside it the same with shuffled rewards
--> report. Every step is the command line that a user would type; each one is printed. At the end the held-out
+clips -> audit-ckpt -> build-conditions -> rollout -> score (over HTTP) -> train-nft, beside it the same with shuffled
+rewards -> report. Every step is the command line that a user would type; each one is printed. At the end the held-out
 referee score before and after is printed and written to `summary.json`. Nothing is canned: another seed, other
 numbers.
 """
@@ -124,8 +124,25 @@ def make_clips(demo: Demo) -> None:
         write_clips(demo.out / "clips", demo.clips, CLIP_SEED + demo.seed, workers=os.cpu_count() or 1)
 
 
+@contextmanager
+def judge_server(demo: Demo) -> Iterator[str]:
+    """Arena's referee behind an OpenAI-compatible server on the loopback interface; yields its base URL."""
+    command = [sys.executable, "-m", "stateplay_rl.arena.serve", "--port", "0"]
+    demo.console.print("\n[bold cyan]$ python -m stateplay_rl.arena.serve --port 0 &[/]")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            # Its first line is "serving http://127.0.0.1:PORT/v1".
+            said = server.stdout.readline().split()
+            if len(said) != 2:
+                raise SystemExit("the judge server did not start")
+            yield said[1]
+        finally:
+            server.terminate()
+
+
 def chain(demo: Demo) -> None:
-    """Audit, conditions, one hand-made batch of scores, training, its control, the report."""
+    """Audit, conditions, one hand-made batch scored over HTTP, training, its control, the report."""
     out, seed = demo.out, str(demo.seed)
     conditions = str(out / "conditions")
     demo.run("audit-ckpt", "audit-ckpt", "--world", "arena", "--out", str(out / "audit"))
@@ -136,7 +153,9 @@ def chain(demo: Demo) -> None:
     some = ("--limit", str(BY_HAND_GROUPS), "--mode", "full", "--seed", seed)
     sampling = ("--set", "sampling.steps=5", "--set", "sampling.candidates_per_call=4")
     demo.run("rollout", "rollout", conditions, *some, *sampling, "--out", groups)
-    demo.run("score", "score", groups, "--judge", "referee", "--out", scores)
+    with judge_server(demo) as url:
+        http = ("--judge", "openai", "--base-url", url, "--requests", str(out / "requests"))
+        demo.run("score", "score", groups, *http, "--out", scores)
     shared = ("--config", str(CONFIG), "--audit", str(out / "audit"), "--seed", seed)
     encoded = ("--set", f"encoded={out / 'encoded'}")
     train = ("train-nft", conditions, *shared, *encoded)
@@ -148,7 +167,7 @@ def chain(demo: Demo) -> None:
                 "shuffled control": [*train, *control, "--out", str(out / "control")],
             }
         )
-    pages = [str(out / name) for name in ("run", "control")]
+    pages = [str(out / name) for name in ("run", "control", "scores")]
     demo.run("report", "report", *pages, "--out", str(out / "report"))
 
 

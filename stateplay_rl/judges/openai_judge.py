@@ -129,6 +129,10 @@ class OpenAIJudge(RemoteJudge):
         )
         return _verdict(opened.asker.ask(payload, intent), payload)
 
+    def require_ready(self) -> None:
+        """The key is there."""
+        ChatClient(self.spec.base_url, self.spec.api_key_env, self.limits).close()
+
     def stop(self) -> None:
         """Send nothing more."""
         self._stopped = True

@@ -44,6 +44,14 @@ class RemoteJudge(ABC):
         """
 
     @abstractmethod
+    def require_ready(self) -> None:
+        """Refuse now what every request would be refused for; sends nothing.
+
+        Raises:
+            UsageError: no usable key.
+        """
+
+    @abstractmethod
     def stop(self) -> None:
         """Send nothing more; what is in flight is finished."""
 

@@ -193,12 +193,20 @@ def test_groups_and_scores_belong_together(arena: Arena, groups: Path, tmp_path:
     assert not out.exists()
 
 
-@pytest.mark.parametrize("judge", ["openai", "student", "no_such_package:Judge", "plain"])
+@pytest.mark.parametrize("judge", ["student", "no_such_package:Judge", "plain"])
 def test_judges_that_are_not_there(arena: Arena, groups: Path, tmp_path: Path, judge: str) -> None:
     """Nothing is begun: the same command with another judge then simply works."""
     out = tmp_path / "out"
     refused(sprl(*arena.train(out, "--judge", judge)), EXIT_USAGE, judge.partition(":")[0])
     refused(sprl("score", groups, "--judge", judge, "--out", out), EXIT_USAGE, judge.partition(":")[0])
+    assert not out.exists()
+
+
+def test_a_paid_judge_without_its_key(arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is sampled: the rollout would be for nothing."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    out = tmp_path / "out"
+    refused(sprl(*arena.train(out, "--judge", "openai")), EXIT_USAGE, "OPENAI_API_KEY")
     assert not out.exists()
 
 

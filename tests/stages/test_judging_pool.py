@@ -36,6 +36,9 @@ class FakeRemote(RemoteJudge):
     def score_again(self, group: Any, repeat: int, *, other_prompt: bool = False) -> GroupVerdict:
         return scored([1.0])
 
+    def require_ready(self) -> None:
+        pass
+
     def stop(self) -> None:
         self.stopped.set()
 

@@ -11,7 +11,7 @@ from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.distributed import Processes, start_processes
 from stateplay_rl.judges.base import Judge
-from stateplay_rl.judges.remote import close_judge
+from stateplay_rl.judges.remote import close_judge, remote_judges
 from stateplay_rl.runtime import Progress, pin_threads
 from stateplay_rl.stages.judge_choice import make_judge, make_referee
 from stateplay_rl.stages.main_process import on_main
@@ -69,6 +69,9 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     if command.plan.done is not None or (batch is not None and batch.is_trained and inputs.resume and is_sealed(out)):
         return summarise(out, command.plan.done, already_done=True)
     heldout_judge = _heldout_judge(config, batch, judges, out)
+    for judge in (*judges.all(), heldout_judge):
+        for remote in remote_judges(judge):
+            remote.require_ready()
     viewers = HeldoutViewers.of(config.heldout, conditions)
     loaded = None if batch is None else _load_and_check(command, world_config, batch, processes)
     on_main(processes, lambda: require_disk(command.config, world_config, conditions, command.plan, out))

@@ -123,7 +123,7 @@ def plan_segment(
     if is_open:
         next_segment(out, kind, extension)  # refuses when it is another one
     before = consumed(finished)
-    begins = is_sealed(out) and not inputs.overwrite
+    begins = _is_finished_run(out) and not inputs.overwrite
     if begins and kind == "a" and not extension:
         raise OutputError(
             f"output {out} is finished",
@@ -137,6 +137,11 @@ def plan_segment(
         return SegmentPlan(kind, 0, before.batches, 0, config.conditions_per_batch, begins=begins)
     count = _count(config, kind, extension, before, pass_conditions, out, smoke=smoke)
     return SegmentPlan(kind, extension, before.batches, count, config.conditions_per_batch, begins=begins, smoke=smoke)
+
+
+def _is_finished_run(out: Path) -> bool:
+    """Whether `out` is a sealed run; anything else that is sealed is refused when the run is opened."""
+    return is_sealed(out) and read_manifest(out).schema_name == "run"
 
 
 def _run_waits_for_its_seal(out: Path, finished: Sequence[Segment]) -> bool:

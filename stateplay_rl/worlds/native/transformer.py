@@ -242,7 +242,7 @@ class LatentStateTransformer(nn.Module):
             with torch.inference_mode(False), torch.device("cpu"):
                 rope = WanRotaryPosEmbed(self.sizes.head_dim, (1, 1, 1), MAX_POSITIONS)
                 cos, sin = rope(torch.empty(1, 1, slots, height, width, device="meta"))
-            self._rotary[key] = (cos[0, :, 0, 0::2].to(device), sin[0, :, 0, 1::2].to(device))
+                self._rotary[key] = (cos[0, :, 0, 0::2].to(device), sin[0, :, 0, 1::2].to(device))
         return self._rotary[key]
 
     def _visible_states(self, slots: int, tokens_per_slot: int, device: torch.device) -> Tensor:

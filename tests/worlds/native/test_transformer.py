@@ -194,6 +194,13 @@ def test_rotary_tables_stay_float32_and_survive_inference_mode(model, inputs):
     run(model, inputs).sum().backward()
 
 
+def test_rotary_tables_of_another_device_survive_inference_mode(model):
+    """Moved under inference mode they could not be saved for a backward; the meta device stands for a GPU."""
+    with torch.inference_mode():
+        tables = model._rotary_tables(2, 2, 2, torch.device("meta"))
+    assert not any(table.is_inference() for table in tables)
+
+
 def test_bfloat16_compute_on_float32_weights_is_close(model, inputs, relative):
     with torch.no_grad():
         expected = run(model, inputs)
