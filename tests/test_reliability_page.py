@@ -33,8 +33,9 @@ FAULTS = (
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(fault, what happens, tested by) of every row."""
-    cells = [line.strip().strip("|").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    """(fault, what happens, tested by) of every row of the first table."""
+    table = PAGE.read_text().partition("\n## ")[0]
+    cells = [line.strip().strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")]
     found = [tuple(cell.strip() for cell in row) for row in cells if not set(row[0]) <= set("- ")]
     assert all(len(row) == 3 for row in found)
     return [(row[0], row[1], row[2]) for row in found if row[0] != "fault"]

@@ -43,7 +43,7 @@ from stateplay_rl.stores.segments import list_segments
 
 KEY = "sk-soak-0123456789"
 FAULTS = ("--rate-limit", "0.1", "--retry-after", "0", "--error", "0.1", "--reset", "0.05", "--malformed", "0.1",
-          "--timeout", "0.03", "--hang", "3", "--delay", "0.2")  # fmt: skip
+          "--timeout", "0.03", "--hang", "3", "--delay", "0.8")  # fmt: skip
 LONGEST_LIFE_SECONDS = 25.0
 QUOTA_BYTES = (2_000, 400_000)
 """Largest file that a life under quota may write: between a line of a log and a checkpoint."""

@@ -90,7 +90,9 @@ def _replay_score(manifest: Manifest, search: Sequence[Path]) -> str:
     complete = next((group for group in table if group.complete), None)
     if complete is None:
         raise NotChecked("no group was fully judged")
-    judge = _ScoredConfig.model_validate({"judge": manifest.config.get("judge", {})}).judge
+    if "judge" not in manifest.config:
+        raise NotChecked("the directory does not record its judge")
+    judge = _ScoredConfig.model_validate({"judge": manifest.config["judge"]}).judge
     if complete.rows[0].request_id is not None:
         return _from_answer(complete, manifest, judge, search)
     if judge.name != "referee":
