@@ -117,6 +117,18 @@ def test_headers_that_were_found(tmp_path: Path, case: str) -> None:
         read_safetensors([file])
 
 
+@pytest.mark.parametrize("sound", [ARCHIVE, PICKLE], ids=["archive", "pickle"])
+def test_torch_files_cut_anywhere(tmp_path: Path, sound: bytes) -> None:
+    """Found by fuzzing with many inputs: an old pickle that ends inside a number was a `struct.error`."""
+    file = tmp_path / "w.pth"
+    for end in range(0, len(sound) - 1, max(len(sound) // 150, 1)):
+        file.write_bytes(sound[:end])
+        state, _, problems = list_torch(file, end)
+        assert (state != "sound", bool(problems)) == (True, True), end
+        with pytest.raises(InputError):
+            weight_files.list_tensors([file])
+
+
 class Harmful:
     """A pickle that would create a file when it is opened."""
 

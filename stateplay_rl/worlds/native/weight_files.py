@@ -8,6 +8,7 @@ resident beside what the reader keeps.
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from stateplay_rl.errors import CorruptionError, InputError
 PICKLE_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt")
 REOPEN_BYTES = 1 << 29
 DAMAGED_TORCH_FILE = (
-    RuntimeError, ValueError, EOFError, OSError, LookupError, TypeError, AttributeError, OverflowError, MemoryError,
+    RuntimeError, ValueError, EOFError, OSError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError,
+    AssertionError, struct.error,
 )  # fmt: skip
 """What torch's reader raises for archives and pickles that are cut off or made up."""
 
