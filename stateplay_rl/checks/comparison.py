@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.stores.foreign import parse_json
 
 Status = Literal["passed", "failed", "skipped"]
 
@@ -162,7 +162,7 @@ class GoldenFolder:
         if not path.is_file():
             raise InputError(f"{name} is not in {self.path}", "export it beside the other files")
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return parse_json(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise CorruptionError(f"{name} is not valid JSON ({error})", "export it again") from error
 

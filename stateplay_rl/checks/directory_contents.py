@@ -5,7 +5,6 @@ The walk from a number back: score -> group -> candidate latents -> policy hash 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,7 @@ from stateplay_rl.checks.lines import NotChecked, require
 from stateplay_rl.errors import SprlError
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file
+from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.groups import StoredGroup, read_groups_parquet
 
 REHASH_LIMIT_BYTES = 2 << 30
@@ -140,7 +140,7 @@ def check_scores(facts: Facts) -> str:
 
 def check_audit(facts: Facts) -> str:
     """The audited weight files, where they still lie, against their recorded sizes and hashes."""
-    audit = json.loads((facts.path / layout.AUDIT).read_text(encoding="utf-8"))
+    audit = parse_json((facts.path / layout.AUDIT).read_text(encoding="utf-8"))
     files = audit["files"]
     require(bool(files), f"{layout.AUDIT} names no weight file")
     problems, absent, unread = [], 0, 0

@@ -28,6 +28,8 @@ from stateplay_rl.nft import (
 WORLD_EXTRA = ("diffusers", "peft", "tokenizers", "transformers")
 REQUIRED = ("torch", "numpy", "safetensors", "pyarrow", "av", "accelerate", "pydantic", "PIL")
 TWO_PROCESSES_SECONDS = 300
+GOLDEN_FOLDER = Path(__file__).parent / "golden_data"
+GOLDEN_FILES = 5
 WEIGHT_TOLERANCE = 1e-6
 
 
@@ -97,6 +99,20 @@ def check_arena_weights() -> str:
     folder = world_files.arena_weights_folder()
     world_files.verify_weights(folder)
     return f"weights in {folder} match {world_files.WEIGHT_HASHES}"
+
+
+def check_golden() -> str:
+    """The small golden files that come with the package: loss, advantage, schedule, old policy, prompts.
+
+    They were computed by other code than this one; `verify golden FOLDER` takes all of them, or your own.
+    """
+    from stateplay_rl.checks.golden import run_golden
+
+    lines = run_golden(GOLDEN_FOLDER)
+    bad = [f"{line.file}: {line.detail}" for line in lines if line.status != "passed"]
+    require(not bad, "; ".join(bad))
+    require(len(lines) >= GOLDEN_FILES, f"{len(lines)} golden files in {GOLDEN_FOLDER}, {GOLDEN_FILES} belong there")
+    return f"{len(lines)} golden files agree"
 
 
 def check_gradient_map() -> str:
@@ -183,6 +199,7 @@ CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("storage", check_storage),
     ("video", check_video),
     ("arena_weights", check_arena_weights),
+    ("golden", check_golden),
     ("gradient_map", check_gradient_map),
     ("sampling", check_sampling),
     ("two_processes", check_two_processes),

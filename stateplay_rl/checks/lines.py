@@ -14,16 +14,26 @@ Status = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class CheckLine:
-    """Result of one check; `detail` says what was measured, what is wrong, or why it was skipped."""
+    """Result of one check.
+
+    Args:
+        detail: what was measured, what is wrong, or why it was skipped.
+        todo: the next command or the setting to change, when it did not pass; may be empty.
+    """
 
     name: str
     status: Status
     detail: str
     seconds: float = 0.0
+    todo: str = ""
 
 
 class NotChecked(Exception):
-    """Raised by a check that cannot be made here; its text is the reason of the `skipped` line."""
+    """Raised by a check that cannot be made here; its text is the reason of the `skipped` line, `todo` its hint."""
+
+    def __init__(self, reason: str, todo: str = "") -> None:
+        super().__init__(reason)
+        self.todo = todo
 
 
 CheckFunction = Callable[[], str]
@@ -39,15 +49,16 @@ def run_check(name: str, function: CheckFunction) -> CheckLine:
     """
     started = time.monotonic()
     status: Status = "passed"
+    todo = ""
     try:
         detail = function()
     except NotChecked as error:
-        status, detail = "skipped", str(error)
+        status, detail, todo = "skipped", str(error), error.todo
     except SprlError as error:
-        status, detail = "failed", error.what
+        status, detail, todo = "failed", error.what, error.hint
     except Exception as error:  # noqa: BLE001 (an installation may be broken in any way: say how, go on)
         status, detail = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
-    return CheckLine(name, status, detail, round(time.monotonic() - started, 3))
+    return CheckLine(name, status, detail, round(time.monotonic() - started, 3), todo)
 
 
 def run_checks(checks: Sequence[tuple[str, CheckFunction]]) -> list[CheckLine]:

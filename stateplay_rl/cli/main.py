@@ -27,6 +27,7 @@ from stateplay_rl.cli import (
     train_nft,
     train_rm,
     verify,
+    verify_run,
 )
 from stateplay_rl.errors import (
     EXIT_BUG,
@@ -58,6 +59,8 @@ app.command("rollout")(rollout.command)
 app.command("score")(score.command)
 app.command("train-rm", context_settings=train_rm.CONTEXT_SETTINGS)(train_rm.command)
 app.command("train-nft")(train_nft.command)
+verify.app.command("resume")(verify_run.resume)
+verify.app.command("preflight")(verify_run.preflight)
 app.add_typer(verify.app, name="verify")
 app.command("report")(report.command)
 

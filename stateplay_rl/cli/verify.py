@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from stateplay_rl.stages.verify import VerifyConfig, VerifySummary
 
 app = typer.Typer(
-    help="Check an installation, golden files, a directory, two worlds, or a training signal.", no_args_is_help=True
+    help="Check an installation, golden files, a directory, two worlds, a signal, or a long run before it starts.",
+    no_args_is_help=True,
 )
 VerifyOutOption = Annotated[
     Path | None,
@@ -64,11 +65,14 @@ def directory(
         list[Path] | None,
         typer.Option("--search", help="Folder in which inputs are looked for by hash. Repeatable."),
     ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay/--no-replay", help="Compute one score and one batch's NFT steps again.")
+    ] = True,
     out: VerifyOutOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Re-hash a directory and all that it came from; say where the chain breaks."""
-    _verify(DirectoryConfig(path=path, search=tuple(search or ())), out, overwrite)
+    """Re-hash a directory and all that it came from, and replay one score and one batch; say where it breaks."""
+    _verify(DirectoryConfig(path=path, search=tuple(search or ()), replay=replay), out, overwrite)
 
 
 @app.command("signal")
@@ -142,6 +146,9 @@ def show(summary: VerifySummary) -> None:
     for line in summary.lines:
         text = Text(f"{line.status:<8}", style=STYLES[line.status]).append(f"{_name(line):<{width}}  ", style="default")
         console.print(text.append(_measured(line) + line.detail, style="not bold default"))
+        todo = getattr(line, "todo", "")
+        if todo and line.status != "passed":
+            console.print(f"{'':<8}  -> {todo}", markup=False)
     for sentence in summary.words:
         console.print(sentence, markup=False)
     console.print(str(summary.out), markup=False)

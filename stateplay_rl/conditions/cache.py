@@ -20,6 +20,7 @@ from stateplay_rl.conditions.examine import Outcome
 from stateplay_rl.conditions.source import SourceRow
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import disk_errors, sha256_json
+from stateplay_rl.stores.foreign import parse_json
 
 _ROWS_FILE = "rows.jsonl"
 
@@ -94,6 +95,6 @@ class RowCache:
 
 def _parsed(line: bytes) -> Outcome | None:
     try:
-        return Outcome.from_json(json.loads(line))
+        return Outcome.from_json(parse_json(line))
     except (ValueError, TypeError, KeyError):
         return None

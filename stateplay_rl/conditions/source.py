@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from stateplay_rl.conditions.codes import warning
 from stateplay_rl.errors import InputError
+from stateplay_rl.stores.foreign import parse_json
 
 COLUMNS = ("video", "action", "distribution", "prompt", "strategy", "category")
 VIDEO_FILE = "video.mp4"
@@ -208,7 +208,7 @@ def _metadata(path: Path) -> dict[str, str]:
     if text is None:
         raise _SideFileError("bad_metadata", f"{path.name} is missing")
     try:
-        values: Any = json.loads(text)
+        values: Any = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise _SideFileError("bad_metadata", f"{path.name}: {error}"[:200]) from error
     if not isinstance(values, dict):

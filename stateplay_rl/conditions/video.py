@@ -65,7 +65,7 @@ def read_video(path: Path, rules: ClipRules) -> VideoReading:
         if not first_is_key:
             with av.open(str(path), mode="r") as container:
                 reading, _ = _decode(container, rules, {})
-    except (av.error.FFmpegError, ValueError, EOFError) as error:
+    except (av.error.FFmpegError, ValueError, EOFError, ArithmeticError, MemoryError) as error:
         raise RowRejected("unreadable_video", _short(error)) from error
     _check_length(reading, rules)
     return reading

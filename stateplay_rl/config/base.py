@@ -115,13 +115,39 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         raise InputError(f"config {file} has {len(data)} bytes, at most {_MAX_CONFIG_BYTES} are read", "check --config")
     try:
         values = yaml.load(data, Loader=_UniqueKeyLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"config {file} is not valid YAML: {error}", "correct the file") from error
+        _require_finite(values)
+    except _BAD_YAML as error:
+        raise InputError(f"config {file} is not valid YAML: {error!s:.500}", "correct the file") from error
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InputError(f"config {file} must be a mapping of keys to values", "correct the file")
     return values
+
+
+_BAD_YAML = (
+    yaml.YAMLError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What PyYAML's safe constructors raise: `!!int ""` an IndexError, `!!bool x` a KeyError, a 13th month a ValueError."""
+_MAX_VALUES = 100_000
+
+
+def _require_finite(values: object) -> None:
+    """Refuse anchors that contain themselves or multiply: a few lines can stand for billions of values.
+
+    Raises:
+        ValueError: more than `_MAX_VALUES` values once every alias is written out.
+    """
+    left, count = [values], 0
+    while left:
+        value = left.pop()
+        count += 1
+        if count > _MAX_VALUES:
+            raise ValueError(f"its aliases stand for more than {_MAX_VALUES} values")
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list | tuple | set):
+            left += value
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -143,7 +169,8 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         raise UsageError(f"override {override!r} is not of the form key.subkey=value", "example: --set train.seed=3")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        _require_finite(value)
+    except _BAD_YAML as error:
         raise UsageError(f"value of override {override!r} is not valid YAML", "quote it") from error
     _assign(values, key.strip(), value, override)
 

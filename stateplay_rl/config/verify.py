@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from stateplay_rl.config.base import FrozenConfig
 from stateplay_rl.config.rollout import Mode
-from stateplay_rl.config.train_nft import LossConfig
+from stateplay_rl.config.train_nft import LossConfig, TrainNftConfig
 
 
 class InstallConfig(FrozenConfig):
@@ -27,6 +27,7 @@ class DirectoryConfig(FrozenConfig):
 
     path: Path = Field(description="any directory that sprl wrote")
     search: tuple[Path, ...] = Field(default=(), description="further folders in which inputs are looked for by hash")
+    replay: bool = Field(default=True, description="compute one score and one batch's NFT steps again")
 
 
 class SignalConfig(FrozenConfig):
@@ -89,3 +90,27 @@ class ParityConfig(FrozenConfig):
         if not sigmas or not all(0 < sigma <= 1 for sigma in sigmas):
             raise ValueError("noise levels lie in (0, 1]")
         return sigmas
+
+
+class ResumeConfig(FrozenConfig):
+    """What `verify resume` runs: a short version of the user's own training, killed and resumed."""
+
+    train: TrainNftConfig = Field(description="the training whose settings are drilled")
+    conditions: Path = Field(description="conditions/ that it trains on")
+    batches: int = Field(default=2, ge=1, description="batches of the short run")
+    kills: int = Field(default=3, ge=1, description="SIGKILLs that must hit a living run")
+    processes: int = Field(default=1, ge=1, description="ranks of every start, on this machine")
+    seed: int = Field(default=7, ge=0, description="seed of the moments of the kills")
+    weight_tolerance: float = Field(
+        default=1e-6, ge=0, description="largest weight difference where sums may be ordered otherwise: GPUs, ranks"
+    )
+
+
+class PreflightConfig(FrozenConfig):
+    """What `verify preflight` looks at before a long run."""
+
+    train: TrainNftConfig = Field(description="the very config of the long run")
+    conditions: Path | None = Field(default=None, description="conditions/ that it will train on")
+    run: Path | None = Field(default=None, description="where the run will lie; none: beside the record")
+    resume_record: Path | None = Field(default=None, description="verify-<utc>/ of a passed `sprl verify resume`")
+    sample: int = Field(default=4, ge=1, description="conditions that are checked and rolled out")

@@ -13,6 +13,13 @@ from stateplay_rl.judges.payload import Payload
 
 def read_answer(text: str, payload: Payload, model: str) -> tuple[Mapping[str, Any], ParsedAnswer | None, str]:
     """A stored or received answer: the completion, its scores or None, and the reason code without scores."""
+    return read_labelled_answer(text, payload.labels, model)
+
+
+def read_labelled_answer(
+    text: str, labels: tuple[str, ...], model: str
+) -> tuple[Mapping[str, Any], ParsedAnswer | None, str]:
+    """The same, knowing no more of the request than its labels."""
     completion, choice = _choice(text)
     flat = {
         "message": choice.get("message"),
@@ -22,7 +29,7 @@ def read_answer(text: str, payload: Payload, model: str) -> tuple[Mapping[str, A
     try:
         if not choice:
             raise UnparsedAnswer("no_json", "the answer is no chat completion")
-        return completion, parse_answer_with_field(flat, labels=payload.labels, requested_model=model), ""
+        return completion, parse_answer_with_field(flat, labels=labels, requested_model=model), ""
     except UnparsedAnswer as error:
         return completion, None, f"{error.reason}: {error.detail}" if error.detail else error.reason
 

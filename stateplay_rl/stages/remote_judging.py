@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from stateplay_rl.judges.openai_judge import OpenAIJudge
 from stateplay_rl.judges.remote import remote_judges
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import require_space, sha256_bytes
+from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.groups import StoredGroup
 from stateplay_rl.stores.requests import read_attempts
 
@@ -124,7 +124,7 @@ def probe_warnings(judge: Judge, minimum: float) -> list[str]:
         if not file.is_file():
             warnings.append(f"{remote.judge_id} was never probed with this protocol: `sprl score GROUPS --probe`")
             continue
-        found = json.loads(file.read_bytes())
+        found = parse_json(file.read_bytes())
         ratio = found.get("signal_to_noise")
         weak = not found.get("enough") or (ratio is not None and ratio < minimum)
         if weak:

@@ -6,7 +6,6 @@ loses at most the group being judged; `--resume` goes on behind the last whole l
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from stateplay_rl.stages.judging_pool import judged_lines
 from stateplay_rl.stages.remote_judging import costs_of, estimate, openai_judges, protocol_facts, require_room
 from stateplay_rl.stages.verdicts import resume_lines, verdict_line, write_score_table
 from stateplay_rl.stores import atomic, layout
+from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.groups import StoredGroup
 from stateplay_rl.stores.jsonl import LineLog, log_line
 from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
@@ -159,7 +159,7 @@ def _groups_to_read(output: OutputDirectory, source: GroupSource, limit: int | N
     file = output.path / layout.GROUPS_READ
     if file.is_file():
         try:
-            listed = json.loads(file.read_bytes())
+            listed = parse_json(file.read_bytes())
             return {str(group_id): str(sha256) for group_id, sha256 in listed.items()}
         except (ValueError, AttributeError) as error:
             raise CorruptionError(f"{file} is damaged: {error}", "start over with --overwrite") from error
@@ -223,7 +223,7 @@ def _announce(judge: Judge, group: StoredGroup, groups: int, progress: Progress)
 
 
 def _sealed_requests(folder: Path) -> dict[str, Any] | None:
-    return dict(json.loads((folder / layout.SUMMARY).read_bytes())).get("requests")
+    return dict(parse_json((folder / layout.SUMMARY).read_bytes())).get("requests")
 
 
 def _verdict_lines(folder: Path) -> list[dict[str, Any]]:

@@ -144,7 +144,12 @@ def _lines(config: VerifyConfig) -> Sequence[VerifyLine]:
     if isinstance(config, DirectoryConfig):
         from stateplay_rl.checks.directory import run_directory
 
-        return run_directory(config.path, config.search)
+        lines = run_directory(config.path, config.search)
+        if config.replay and not any(line.status == "failed" for line in lines):
+            from stateplay_rl.stages.verify_replay import replay_lines
+
+            lines += replay_lines(config.path, config.search)
+        return lines
     from stateplay_rl.checks.install import run_install
 
     return run_install()

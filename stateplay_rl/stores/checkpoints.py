@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores import atomic, layout
+from stateplay_rl.stores.foreign import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -199,7 +199,7 @@ def _save_tensors(path: Path, tensors: Mapping[str, Tensor], final: Path) -> dic
 def _read_state(file: Path, step: int, hint: str) -> tuple[dict[str, Any], str]:
     try:
         data = file.read_bytes()
-        value = json.loads(data)
+        value = parse_json(data)
         version = value["version"]
         if version > CHECKPOINT_VERSION:
             what = f"{file} has version {version}, this sprl reads {CHECKPOINT_VERSION}"

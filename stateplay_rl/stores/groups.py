@@ -6,7 +6,6 @@ Shapes: C latent channels, f latent slots, H W latent size, T frames, h w pictur
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ import numpy as np
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores import atomic, layout, tables
 from stateplay_rl.stores.file_hasher import FileHasher
+from stateplay_rl.stores.foreign import checked, parse_json
 from stateplay_rl.stores.hashing import hash_frames, hash_tensor
 from stateplay_rl.stores.pictures import png_bytes
 from stateplay_rl.stores.video import encode_mp4
@@ -264,7 +264,7 @@ def _completed(
 
 def _parse_group(file: Path, data: bytes) -> tuple[GroupRecord, dict[str, str]]:
     try:
-        raw: dict[str, Any] = json.loads(data)
+        raw: dict[str, Any] = parse_json(data)
         version = raw.pop("version")
         if version > GROUP_VERSION:
             raise InputError(f"{file} has version {version}, this sprl reads {GROUP_VERSION}", "upgrade stateplay-rl")
@@ -273,7 +273,7 @@ def _parse_group(file: Path, data: bytes) -> tuple[GroupRecord, dict[str, str]]:
             raw[name] = tuple(raw[name])
         for name in ("buttons", "action_bin_edges"):
             raw[name] = tuple(tuple(row) for row in raw[name])
-        record = GroupRecord(**raw)
+        record = checked(GroupRecord(**raw))
     except KeyError as error:
         raise CorruptionError(f"{file} lacks field {error.args[0]!r}", _HINT) from error
     except (ValueError, TypeError, AttributeError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from stateplay_rl.errors import CorruptionError
 from stateplay_rl.stores.atomic import disk_errors, fsync_folder
+from stateplay_rl.stores.foreign import parse_json
 
 
 class LineLog:
@@ -103,7 +104,7 @@ def read_lines(path: Path, *, allow_open_end: bool = False) -> Iterator[dict[str
             if allow_open_end and not line.endswith(b"\n"):
                 return
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError as error:
                 what = "is cut off" if not line.endswith(b"\n") else f"is not valid JSON ({error})"
                 raise CorruptionError(f"{path}: line {number} {what}", "resume the run, or cut the line") from error

@@ -20,6 +20,7 @@ from types import TracebackType
 from stateplay_rl.errors import OutputError
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import disk_errors
+from stateplay_rl.stores.foreign import parse_json
 
 _ATTEMPTS = 20
 _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL})
@@ -183,7 +184,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
 def _read_holder(descriptor: int) -> LockHolder | None:
     """The recorded holder; None for an empty or half-written file (its writer died while locking)."""
     try:
-        return LockHolder(**json.loads(os.pread(descriptor, 4096, 0)))
+        return LockHolder(**parse_json(os.pread(descriptor, 4096, 0)))
     except (ValueError, TypeError):
         return None
 

@@ -25,6 +25,7 @@ from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores import atomic, layout
 from stateplay_rl.stores.attempts import Attempt, AttemptEnd, Intent, request_id_of
 from stateplay_rl.stores.commit_queue import CommitQueue
+from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.manifest import utc_now
 from stateplay_rl.stores.session import Session
 from stateplay_rl.stores.sqlite import connect, sqlite_errors
@@ -70,7 +71,7 @@ _COLUMNS = tuple(field.name for field in fields(Attempt))
 
 def _attempt(row: sqlite3.Row | Sequence[Any]) -> Attempt:
     values = dict(zip(_COLUMNS, row, strict=True))
-    return Attempt(**{**values, "images": tuple(json.loads(values["images"]))})
+    return Attempt(**{**values, "images": tuple(parse_json(values["images"]))})
 
 
 class RequestStore:
@@ -212,7 +213,7 @@ def read_raw(folder: Path, request_id: str) -> dict[str, Any]:
     """
     file = folder / layout.raw_file(request_id)
     try:
-        value = json.loads(file.read_bytes())
+        value = parse_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise CorruptionError(f"{file} cannot be read: {error}", _HINT) from error
     if not isinstance(value, dict) or "answer" not in value:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from stateplay_rl.errors import CorruptionError, InputError, UnsealedError
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_bytes, sha256_file
+from stateplay_rl.stores.foreign import checked, parse_json
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _absent(path: Path, schema: str | None) -> InputError:
 
 def _json_object(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_bytes())
+        value = parse_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise CorruptionError(f"{file} is not readable JSON", "restore it, or start over with --overwrite") from error
     if not isinstance(value, dict):
@@ -145,27 +145,28 @@ def _json_object(file: Path) -> dict[str, Any]:
 def _parse(path: Path, data: bytes) -> Manifest:
     file = path / layout.MANIFEST
     try:
-        raw = json.loads(data)
+        raw = parse_json(data)
     except ValueError as error:
         raise CorruptionError(f"{file} is not valid JSON: {error}", "restore the file from a copy") from error
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if not isinstance(schema, dict) or "name" not in schema or "version" not in schema:
         raise InputError(f"{file} is not an sprl manifest (field 'schema')", "give a directory written by sprl")
     try:
-        inputs = {name: InputRef(**value) for name, value in raw["inputs"].items()}
-        files = {_relative(name, file): FileRef(**value) for name, value in raw["files"].items()}
-        return Manifest(
-            schema_name=str(schema["name"]),
-            schema_version=int(schema["version"]),
+        inputs = {name: checked(InputRef(**value)) for name, value in raw["inputs"].items()}
+        files = {_relative(name, file): checked(FileRef(**value)) for name, value in raw["files"].items()}
+        manifest = Manifest(
+            schema_name=schema["name"],
+            schema_version=schema["version"],
             **{k: raw[k] for k in ("run_id", "command", "config", "seeds", "started_utc", "ended_utc", "versions")},
             inputs=inputs,
             files=files,
             extra=raw["extra"],
             gpus=tuple(raw["gpus"]),
-            world_size=int(raw["world_size"]),
+            world_size=raw["world_size"],
             root=path,
             sha256=sha256_bytes(data),
         )
+        return checked(manifest)
     except KeyError as error:
         raise CorruptionError(f"{file} lacks field {error.args[0]!r}", "restore the file from a copy") from error
     except (TypeError, AttributeError, ValueError) as error:
@@ -174,7 +175,7 @@ def _parse(path: Path, data: bytes) -> Manifest:
 
 def _relative(name: str, file: Path) -> str:
     """A file name of a manifest, refused when it points out of the directory."""
-    if name.startswith("/") or ".." in Path(name).parts or "\\" in name:
+    if name.startswith("/") or ".." in Path(name).parts or "\\" in name or "\0" in name or not name:
         raise CorruptionError(f"{file}: field 'files' names {name!r}, outside the directory", "do not use it")
     return name
 

@@ -45,7 +45,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
             raise OutsideError(f"cannot write {path}: {error}", hint) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise OutputError(f"{path} is in use by another process", "wait until it has ended") from error
-        if "no such" in str(error):
+        if any(text in str(error) for text in ("no such", "unsupported file format", "malformed")):
             raise CorruptionError(f"{path}: {error}", "restore it from a copy") from error
         raise
     except sqlite3.DatabaseError as error:

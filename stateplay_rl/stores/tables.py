@@ -90,7 +90,8 @@ def read_table(source: Path, columns: Columns, data: bytes | None = None) -> lis
             raise CorruptionError(f"{source} claims {claimed} bytes uncompressed, at most {_MAX_TABLE_BYTES}", _HINT)
         _check_columns(source, file.schema_arrow, columns)
         rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        # ValueError: text that is not UTF-8.
         if isinstance(error, CorruptionError):
             raise
         raise CorruptionError(f"{source} is not readable Parquet: {error!s:.200}", _HINT) from error
@@ -127,7 +128,7 @@ def read_numeric(source: Path, data: bytes) -> dict[str, np.ndarray]:
 
     try:
         schema = pq.read_schema(io.BytesIO(data))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptionError(f"{source} is not readable Parquet: {error!s:.200}", _HINT) from error
     columns: dict[str, str] = {}
     for field in schema:

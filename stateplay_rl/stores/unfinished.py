@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stateplay_rl.errors import CorruptionError
 from stateplay_rl.stores import layout
+from stateplay_rl.stores.foreign import checked, parse_json
 from stateplay_rl.stores.sealed import InputRef
 
 
@@ -49,9 +49,10 @@ def read_unfinished(folder: Path) -> UnfinishedRecord:
     file = folder / layout.UNFINISHED
     hint = "start over with --overwrite"
     try:
-        raw = json.loads(file.read_bytes())
-        inputs = {name: InputRef(**value) for name, value in raw.pop("inputs").items()}
-        return UnfinishedRecord(inputs=inputs, earlier=tuple(raw.pop("earlier")), **raw)
+        raw = parse_json(file.read_bytes())
+        inputs = {name: checked(InputRef(**value)) for name, value in raw.pop("inputs").items()}
+        record = UnfinishedRecord(inputs=inputs, earlier=tuple(raw.pop("earlier")), **raw)
+        return checked(record)
     except KeyError as error:
         raise CorruptionError(f"{file} lacks field {error.args[0]!r}", hint) from error
     except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.errors import CorruptionError, InputError, SprlError
 from stateplay_rl.stores.atomic import atomic_path
 
 if TYPE_CHECKING:
@@ -221,7 +221,14 @@ def _opened(path: Path) -> Iterator[tuple[InputContainer, Any]]:
             if not container.streams.video:
                 raise CorruptionError(f"{path} has no video stream", "replace the file")
             stream = container.streams.video[0]
+            if stream.codec_context is None or stream.time_base is None:
+                raise CorruptionError(f"{path} has no decodable video stream", "replace the file")
             stream.codec_context.thread_count = 1
             yield container, stream
+    except SprlError:
+        raise
     except av.FFmpegError as error:
         raise CorruptionError(f"video {path} is damaged: {error.strerror}", "replace the file") from error
+    except (ValueError, EOFError, ArithmeticError, MemoryError) as error:
+        # Names that are not UTF-8, rates of 0/0, sizes beyond reason: raised between libav and Python.
+        raise CorruptionError(f"video {path} is damaged: {error!s:.200}", "replace the file") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import resources
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from stateplay_rl.config.base import load_config
 from stateplay_rl.config.world import WorldConfig, WorldFiles
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores.atomic import sha256_file
+from stateplay_rl.stores.foreign import parse_json
 
 LATENT_WORLD = "latent_world.safetensors"
 TRANSITION_TOKENIZER = "transition_tokenizer.safetensors"
@@ -69,7 +69,7 @@ def verify_weights(folder: Path) -> None:
             "install the package with its data files, or train them: see examples/arena_base",
         )
     try:
-        hashes = json.loads(listing.read_text(encoding="utf-8"))
+        hashes = parse_json(listing.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CorruptionError(f"{listing} is not JSON ({error})", "reinstall the package") from error
     for name in (LATENT_WORLD, TRANSITION_TOKENIZER, VAE, TEXT_ENCODER, TEXT_TOKENIZER):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,8 @@ from stateplay_rl.worlds.native import modes
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 
 # The packaged weights have a test of their own, with a folder of its own.
-QUICK = tuple(check for check in install.CHECKS if check[0] not in ("two_processes", "arena_weights"))
+# Golden files hold the same functions as the mathematics does, by other means: a fault there is a fault in both.
+QUICK = tuple(check for check in install.CHECKS if check[0] not in ("two_processes", "arena_weights", "golden"))
 
 
 def failed():
@@ -163,3 +166,41 @@ def test_children_get_one_thread_and_no_place_in_a_launch(monkeypatch):
     environment = subprocesses.cpu_environment()
     assert "RANK" not in environment
     assert (environment["OMP_NUM_THREADS"], environment["ACCELERATE_USE_CPU"]) == ("1", "true")
+
+
+def test_the_packaged_golden_files_are_those_of_the_tests():
+    packaged = sorted(install.GOLDEN_FOLDER.iterdir())
+    assert len(packaged) == install.GOLDEN_FILES
+    tests = Path(__file__).parents[1] / "golden"
+    assert [file.read_bytes() for file in packaged] == [(tests / file.name).read_bytes() for file in packaged]
+
+
+def golden_line():
+    return run_checks([("golden", install.check_golden)])[0]
+
+
+def test_a_golden_file_that_disagrees_is_named(monkeypatch, tmp_path):
+    shutil.copytree(install.GOLDEN_FOLDER, tmp_path / "g")
+    file = tmp_path / "g" / "old_policy_decay.json"
+    file.write_text(file.read_text().replace("0.5", "0.25"))
+    monkeypatch.setattr(install, "GOLDEN_FOLDER", tmp_path / "g")
+    assert (golden_line().status, "old_policy_decay" in golden_line().detail) == ("failed", True)
+
+
+def test_golden_files_that_are_missing_are_no_success(monkeypatch, tmp_path):
+    shutil.copytree(install.GOLDEN_FOLDER, tmp_path / "g")
+    (tmp_path / "g" / "nft_loss.safetensors").unlink()
+    monkeypatch.setattr(install, "GOLDEN_FOLDER", tmp_path / "g")
+    assert "4 golden files" in golden_line().detail
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setattr(install, "REQUIRED", (*install.REQUIRED, "no_such_library"))
+    line = run_checks([("libraries", install.check_libraries)])[0]
+    assert (line.status, "no_such_library" in line.detail) == ("failed", True)
+
+
+def test_every_check_has_a_planted_fault():
+    """Above: in FAULTS, or in a test of its own."""
+    own = {"libraries", "arena_weights", "sampling", "two_processes", "golden"}
+    assert {name for name, _ in install.CHECKS} == own | {fault[0] for fault in FAULTS}

@@ -138,7 +138,7 @@ def test_dir_finds_moved_inputs_through_search(tmp_path):
     code, output, _ = command("dir", scores)
     assert code == 0
     assert "skipped" in output
-    code, output, _ = command("dir", scores, "--search", tmp_path / "attic", "--search", tmp_path)
+    code, output, _ = command("dir", scores, "--no-replay", "--search", tmp_path / "attic", "--search", tmp_path)
     assert code == 0
     assert "skipped" not in output
 

@@ -6,7 +6,6 @@ Nothing here opens a file for writing, and nothing runs code from a file.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from stateplay_rl.checks.audit.headers import LENGTH_BYTES, TensorFacts, read_header
 from stateplay_rl.checks.audit.torch_files import list_tensors
 from stateplay_rl.errors import InputError
+from stateplay_rl.stores.foreign import parse_json
 
 HEAD_BYTES = 4096
 LARGEST_INDEX_BYTES = 100_000_000
@@ -250,7 +250,7 @@ def _weight_map(index: Path, size: int) -> dict[str, str] | str:
     if size > LARGEST_INDEX_BYTES:
         return f"an index of {size} bytes: refused"
     try:
-        content = json.loads(index.read_bytes().decode("utf-8"))
+        content = parse_json(index.read_bytes().decode("utf-8"))
     except (ValueError, RecursionError) as error:
         return f"the index is not JSON ({error})"
     weight_map = content.get("weight_map") if isinstance(content, dict) else None

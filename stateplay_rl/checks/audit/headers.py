@@ -16,6 +16,10 @@ from typing import TypeGuard
 LENGTH_BYTES = 8
 LARGEST_HEADER_BYTES = 100_000_000
 
+LARGEST_SIZE = 2**64
+"""Sizes and offsets are unsigned 64-bit numbers in the format."""
+LARGEST_RANK = 64
+
 DTYPE_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -136,10 +140,10 @@ def _tensor(name: str, entry: object, path: Path) -> TensorFacts | str:
     if not isinstance(entry, dict):
         return f"{name}: the header entry is not an object"
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if dtype not in DTYPE_BITS:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         return f"{name}: unknown dtype {dtype!r}"
     if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        return f"{name}: bad shape {shape!r} or offsets {offsets!r}"
+        return f"{name}: bad shape {shape!r:.200} or offsets {offsets!r:.200}"
     facts = TensorFacts(name, dtype, tuple(shape), path, offsets[0], offsets[1])
     needed = (facts.count * DTYPE_BITS[dtype] + 7) // 8
     if needed != facts.end - facts.begin:
@@ -148,7 +152,10 @@ def _tensor(name: str, entry: object, path: Path) -> TensorFacts | str:
 
 
 def _sizes(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
+    # Bounded, so that their product can be written out: Python prints no number of more than 4300 digits.
+    if not isinstance(value, list) or len(value) > LARGEST_RANK:
+        return False
+    return all(type(v) is int and 0 <= v < LARGEST_SIZE for v in value)
 
 
 def _layout(tensors: list[TensorFacts], data_bytes: int) -> tuple[str, list[str]]:

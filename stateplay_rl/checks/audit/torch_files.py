@@ -31,6 +31,8 @@ def list_tensors(path: Path, size: int) -> Listed:
     import torch
     from safetensors import SafetensorError
 
+    from stateplay_rl.worlds.native.weight_files import DAMAGED_TORCH_FILE
+
     archive = zipfile.is_zipfile(path)
     with path.open("rb") as file:
         cut_off = file.read(2) == b"PK" and not archive
@@ -45,7 +47,7 @@ def list_tensors(path: Path, size: int) -> Listed:
     except pickle.UnpicklingError as error:
         text = f"refused: the pickle is damaged or needs code to open ({_pickle_detail(str(error))})"
         return "refused", (), (text + "; save it as safetensors",)
-    except (*_DAMAGED, SafetensorError) as error:
+    except (*DAMAGED_TORCH_FILE, SafetensorError) as error:
         detail = (str(error).splitlines() or [type(error).__name__])[0][:200]
         return "truncated", (), (f"a damaged torch file ({detail})",)
     tensors = tuple(
@@ -55,10 +57,6 @@ def list_tensors(path: Path, size: int) -> Listed:
     if not tensors:
         return "not_weights", (), ("a torch file without a tensor",)
     return "sound", tensors, ()
-
-
-# What torch's reader raises for archives that are cut off or made up.
-_DAMAGED = (RuntimeError, ValueError, EOFError, OSError, KeyError, IndexError, TypeError, AttributeError)
 
 
 def _pickle_detail(message: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.errors import CheckError, CorruptionError, InputError
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
+from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.manifest import read_manifest
 from stateplay_rl.worlds.native.shards import shards_of
 from stateplay_rl.worlds.stateplay.checkout import facts_of
@@ -123,7 +123,7 @@ def settings_sha256(world: WorldConfig) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        audit = json.loads(file.read_bytes())
+        audit = parse_json(file.read_bytes())
         for key in ("verdict", "reasons", "complete_with", "trainable", "untrainable", "files", "settings_sha256"):
             audit[key]
     except (ValueError, KeyError, TypeError) as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path, PurePosixPath
 
 from stateplay_rl.errors import InputError
+from stateplay_rl.stores.foreign import parse_json
 
 INDEX_SUFFIX = ".index.json"
 
@@ -41,7 +41,7 @@ def _in_folder(folder: Path) -> tuple[Path, ...]:
 
 def _in_index(index: Path) -> tuple[Path, ...]:
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = parse_json(index.read_bytes())["weight_map"]
         names = sorted({str(name) for name in weight_map.values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{index} is no index of shards ({error})", f"run sprl audit-ckpt {index}") from error

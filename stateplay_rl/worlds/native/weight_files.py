@@ -8,6 +8,7 @@ resident beside what the reader keeps.
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ from stateplay_rl.errors import CorruptionError, InputError
 
 PICKLE_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt")
 REOPEN_BYTES = 1 << 29
+DAMAGED_TORCH_FILE = (
+    RuntimeError, ValueError, EOFError, OSError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError,
+    AssertionError, struct.error,
+)  # fmt: skip
+"""What torch's reader raises for archives and pickles that are cut off or made up."""
 
 Shape = tuple[int, ...]
 
@@ -123,8 +129,10 @@ def _torch_state(path: Path) -> dict[str, Tensor]:
         raise InputError(
             f"{path} holds more than tensors, so opening it could run code", "convert it to safetensors"
         ) from error
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise CorruptionError(f"{path} is not a readable torch file ({error})", "fetch the file again") from error
+    except DAMAGED_TORCH_FILE as error:
+        raise CorruptionError(
+            f"{path} is not a readable torch file ({error!s:.200})", "fetch the file again"
+        ) from error
     state = dict(_flatten(content, ""))
     if not state:
         raise InputError(f"{path} is not a dictionary of tensors", "convert it to safetensors")
