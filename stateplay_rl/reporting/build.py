@@ -17,14 +17,24 @@ from stateplay_rl.reporting.conditions_page import conditions_page
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.json_page import json_page
 from stateplay_rl.reporting.media import MediaTable
+from stateplay_rl.reporting.probe_page import probe_page
 from stateplay_rl.reporting.run_data import RunData
 from stateplay_rl.reporting.run_files import read_run
 from stateplay_rl.reporting.run_page import run_page
 from stateplay_rl.reporting.score_page import groups_page, scores_page
 from stateplay_rl.reporting.sources import Source, open_sources
+from stateplay_rl.reporting.student_page import student_page
 
 PAGE_RESERVE_BYTES = 3 << 20
 """Kept free for text, figures and the groups' index when the media budget is set."""
+PAGES = {
+    "conditions": conditions_page,
+    "groups": groups_page,
+    "scores": scores_page,
+    "reward_model": student_page,
+    "probe": probe_page,
+}
+"""Pages of their own by kind; any other directory is shown part by part."""
 WITH_VIDEOS = ("run", "groups", "scores")
 
 
@@ -63,10 +73,4 @@ def build_report(paths: Sequence[Path], out: Path, config: ReportConfig) -> Repo
 def _page(source: Source, run: RunData | None, control: RunData | None, context: ReportContext) -> SourcePage:
     if run is not None:
         return run_page(source, run, None if run.is_control else control, context)
-    if source.schema == "conditions":
-        return conditions_page(source, context)
-    if source.schema == "groups":
-        return groups_page(source, context)
-    if source.schema == "scores":
-        return scores_page(source, context)
-    return json_page(source, context)
+    return PAGES.get(source.schema, json_page)(source, context)
