@@ -27,3 +27,8 @@ class ReportContext:
     def others(self, schema: str) -> tuple[Path, ...]:
         """Places of the given directories of one kind."""
         return tuple(source.path for source in self.sources if source.schema == schema)
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Where inputs of one source may lie: the other sources."""
+        return tuple(source.path for source in self.sources)

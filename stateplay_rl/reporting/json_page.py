@@ -9,8 +9,9 @@ from typing import Any
 from stateplay_rl.reporting.blocks import Block, Column, Headline, Prose, Section, SourcePage, Table, Tone
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.json_files import read_object
+from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import plural
-from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
+from stateplay_rl.reporting.sources import LABELS, Source
 from stateplay_rl.stores import layout
 
 RESULT_FILES = {
@@ -56,7 +57,7 @@ def json_page(source: Source, context: ReportContext) -> SourcePage:
         Headline(title, tone, tuple(sentences)),
         (),
         tuple(sections),
-        lineage_of(source, context.out),
+        lineage_of(source, context.out, search=context.places),
     )
 
 

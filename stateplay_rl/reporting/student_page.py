@@ -27,8 +27,9 @@ from stateplay_rl.reporting.blocks import (
 )
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.json_files import Json, objects_of, read_object
+from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import compact, finite, mapping_of, plural, points, share
-from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
+from stateplay_rl.reporting.sources import LABELS, Source
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.jsonl import read_lines
 
@@ -66,7 +67,7 @@ def student_page(source: Source, context: ReportContext) -> SourcePage:
         _headline(gate, evaluation),
         (),
         tuple(section for section in sections if section.blocks),
-        lineage_of(source, context.out, extra),
+        lineage_of(source, context.out, extra, search=context.places),
     )
 
 
