@@ -26,6 +26,8 @@ from stateplay_rl.reporting.blocks import (
 from stateplay_rl.reporting.cards import browser_note, group_cards
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.heldout_gallery import embedded_conditions, heldout_gallery
+from stateplay_rl.reporting.label_section import label_section
+from stateplay_rl.reporting.label_set import is_of_run
 from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import change, compact, finite, mapping_of, plural, points
 from stateplay_rl.reporting.referee_section import drift_table, referee_section
@@ -48,6 +50,7 @@ def run_page(source: Source, run: RunData, control: RunData | None, context: Rep
     sections = [
         _outcome(run, gain),
         _before_after(source, gain, context),
+        *_labels(source, run, context),
         _by_class(source, run, gain),
         referee_section(run),
         _picture(run),
@@ -119,6 +122,12 @@ def _before_after(source: Source, gain: Gain | None, context: ReportContext) -> 
     if gallery is None:
         return Section("gallery", "Before and after", (Prose("The videos of these evaluations were not kept."),))
     return Section("gallery", "Before and after", (gallery,))
+
+
+def _labels(source: Source, run: RunData, context: ReportContext) -> list[Section]:
+    """People's scores of this run's held-out videos."""
+    mine = [labelled for labelled in context.labelled if is_of_run(labelled.key, source, run)]
+    return [label_section(labelled, run.clusters, number) for number, labelled in enumerate(mine)]
 
 
 def _by_class(source: Source, run: RunData, gain: Gain | None) -> Section | None:

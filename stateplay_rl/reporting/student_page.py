@@ -76,9 +76,10 @@ def _headline(gate: Json, evaluation: Json) -> Headline:
     agreement, ends = finite(student.get("pairwise_agreement")), student.get("pairwise_agreement_interval")
     interval = f" [{share(finite(ends[0]))}, {share(finite(ends[1]))}]" if isinstance(ends, list) else ""
     failed = [check for check in objects_of(gate, "checks") if not check.get("passed")]
+    groups = plural(int(finite(student.get("groups")) or 0), "test group")
     sentences = [
-        f"On {plural(int(student.get('groups') or 0), 'test group')} of {evaluation.get('clusters')} clusters that it "
-        f"never saw, it orders {share(agreement)}{interval} of the pairs as {evaluation.get('judge_id')} does.",
+        f"On {groups} of {evaluation.get('clusters')} clusters that it never saw, it orders {share(agreement)}{interval} "
+        f"of the pairs as {evaluation.get('judge_id')} does.",
     ]
     if failed:
         names = ", ".join(str(check.get("name")).replace("_", " ") for check in failed)
@@ -232,7 +233,8 @@ def _calibration_blocks(evaluation: Json) -> tuple[Block, ...]:
 
 
 def _class_blocks(evaluation: Json) -> tuple[Block, ...]:
-    by_class = tuple((name, *_measured(row)) for name, row in mapping_of(evaluation, "by_class").items() if row)
+    classes = mapping_of(evaluation, "by_class").items()
+    by_class = tuple((name, *_measured(row)) for name, row in classes if isinstance(row, Mapping))
     columns = (Column("class"), *(column for _, column in _MEASURES))
     place = tuple(
         (
