@@ -21,7 +21,11 @@ from stateplay_rl.worlds.world_files import all_files, arena_world, resolve_worl
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
-SCHEMAS: dict[str, type[FrozenConfig]] = {"configs": TrainNftConfig, "worlds": WorldConfig}
+SCHEMAS: dict[str, type[FrozenConfig]] = {
+    "configs": TrainNftConfig,
+    "three_stage": TrainNftConfig,
+    "worlds": WorldConfig,
+}
 LAUNCHES = sorted((EXAMPLES / "accelerate").glob("*.yaml"))
 YAML_FILES = sorted({*EXAMPLES.rglob("*.yaml"), *EXAMPLES.rglob("*.yml")} - set(LAUNCHES))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *EXAMPLES.rglob("*.md")])
@@ -47,7 +51,12 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.mark.parametrize("file", YAML_FILES, ids=short)
 def test_every_example_parses_with_its_schema(file: Path) -> None:
-    load_config(SCHEMAS[file.parent.name], file)
+    schema = SCHEMAS[file.parent.name]
+    if file.name.startswith("rm_"):
+        schema = pytest.importorskip("stateplay_rl.config.train_rm", reason="train-rm is not there yet").TrainRmConfig
+    if file.name.startswith("local_") and "audits" not in TrainNftConfig.model_fields:
+        pytest.skip("stage C of train-nft is not there yet")
+    load_config(schema, file)
 
 
 @pytest.mark.parametrize("file", LAUNCHES, ids=short)

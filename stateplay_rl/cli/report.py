@@ -30,6 +30,16 @@ PathsArgument = Annotated[
 def command(
     paths: PathsArgument,
     out: OutOption,
+    label_set: Annotated[
+        int | None,
+        typer.Option(min=2, help="Also write a blind page of N videos for people: half base, half tested policy."),
+    ] = None,
+    labels: Annotated[
+        list[Path] | None, typer.Option(help="Labels that the blind page saved: read back. Repeatable.")
+    ] = None,
+    label_key: Annotated[
+        Path | None, typer.Option(help="key.json of that page; left out: beside the file of labels.")
+    ] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
     resume: ResumeOption = False,
@@ -46,7 +56,12 @@ def command(
 
     from stateplay_rl.stages.report import ReportOptions, run
 
-    resolved = resolve_config(ReportConfig, config, settings)
+    flags = {
+        "label_set": label_set,
+        "labels": [str(file) for file in labels] if labels else None,
+        "label_key": None if label_key is None else str(label_key),
+    }
+    resolved = resolve_config(ReportConfig, config, settings, flags)
     summary = run(resolved, paths, ReportOptions(out, resume, overwrite))
     console = Console()
     for name, verdict in summary.verdicts:
@@ -57,3 +72,5 @@ def command(
         highlight=False,
     )
     console.print(escape(str(summary.html)), highlight=False, soft_wrap=True)
+    if summary.label_page is not None:
+        console.print(f"blind page: {escape(str(summary.label_page))}", highlight=False, soft_wrap=True)

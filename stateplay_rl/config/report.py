@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
 from stateplay_rl.config.base import FrozenConfig
@@ -25,4 +27,10 @@ class ReportConfig(FrozenConfig):
     )
     gallery_samples: int = Field(2, ge=1, description="samples of each condition shown on each side")
     frame_grid: int = Field(24, ge=0, description="first frames shown of a conditions directory")
+    label_set: int = Field(
+        0, ge=0, description="videos of a blind page for people, half of the tested policy, half of the base; 0 is off"
+    )
+    label_seed: int = Field(0, ge=0, description="seed of the choice and the order of that page")
+    labels: tuple[Path, ...] = Field((), description="files that the blind page saved: people's scores, read back")
+    label_key: Path | None = Field(None, description="key.json of that page; none: beside each file of labels")
     png: bool = Field(True, description="write a PNG file beside the page for each figure")

@@ -203,6 +203,8 @@ class Card:
         actions: run-length text of the held buttons, ``"<hex mask>x<rows> ..."``, bit 0 = UP.
         first_frame: data URI, or None when it was not read.
         pixelated: small pictures are enlarged without smoothing.
+        alarms: names of the alarms and warnings of the card's batch.
+        files: name and hash of the files that the card was made of.
     """
 
     title: str
@@ -218,6 +220,8 @@ class Card:
     first_frame: str | None = None
     note: str = ""
     facts: tuple[tuple[str, str], ...] = ()
+    alarms: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -258,14 +262,30 @@ class Alarm:
 
 
 @dataclass(frozen=True)
+class LineageStep:
+    """One directory or file that a number goes back to; `sha256` is that of its manifest, or of the file."""
+
+    what: str
+    place: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Lineage:
-    """Where the numbers of one directory come from."""
+    """Where the numbers of one directory come from.
+
+    Attributes:
+        steps: its inputs, theirs, and so on back to weight files.
+        index: name and hash of the files that a number of its page may name.
+    """
 
     facts: tuple[tuple[str, str], ...]
     inputs: tuple[tuple[str, str, str], ...]
     files: tuple[tuple[str, int, str], ...]
     files_left_out: int
     config_yaml: str
+    steps: tuple[LineageStep, ...] = ()
+    index: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from stateplay_rl.reporting.actions import encode_actions
 from stateplay_rl.reporting.blocks import Card, Role, Video
 from stateplay_rl.reporting.media import MediaTable
-from stateplay_rl.reporting.numbers import compact, plural, short_hash
+from stateplay_rl.reporting.numbers import compact, plural
+from stateplay_rl.stores import layout
 from stateplay_rl.stores.groups import GroupStore, StoredGroup
 
 
@@ -21,6 +22,8 @@ class CandidateScore:
     details: tuple[tuple[str, str], ...] = ()
 
 
+CARD_BYTES = 2500
+"""Text of one card inside the page: what 10,000 of them need is not left to videos."""
 NOT_JUDGED = CandidateScore(None, "not judged")
 GroupScoreMap = Mapping[str, Sequence[CandidateScore]]
 
@@ -101,12 +104,15 @@ def group_video(
     return Video(label, role, score, reason, key, href, outcome.details if outcome is not None else ())
 
 
-def group_card(group: StoredGroup, owner: GroupSet, media: MediaTable, embed: bool) -> Card:
+def group_card(
+    group: StoredGroup, owner: GroupSet, media: MediaTable, embed: bool, alarms: tuple[str, ...] = ()
+) -> Card:
     """The card of one finished group.
 
     Args:
         owner: the set that holds it, with its scores.
         embed: put the videos into the page as far as the budget goes.
+        alarms: names of the alarms of its batch.
     """
     record = group.record
     outcomes = owner.scores.get(record.group_id, ())
@@ -129,10 +135,12 @@ def group_card(group: StoredGroup, owner: GroupSet, media: MediaTable, embed: bo
         first_frame=picture,
         facts=(
             ("condition", record.condition_id),
-            ("policy", short_hash(record.policy_sha256)),
+            ("policy", record.policy_sha256),
             ("sampler", f"{record.sampler}, {record.sampling_steps} steps"),
             ("seeds", ", ".join(str(seed) for seed in record.seeds)),
         ),
+        alarms=alarms,
+        files=((layout.GROUP, group.sha256), *sorted(group.files.items())),
     )
 
 
@@ -145,12 +153,17 @@ def browser_note(groups: int, inside: int) -> str:
 
 
 def group_cards(
-    sets: Sequence[GroupSet], media: MediaTable, embedded: int, only: Container[str] | None = None
+    sets: Sequence[GroupSet],
+    media: MediaTable,
+    embedded: int,
+    only: Container[str] | None = None,
+    alarms: Mapping[int, tuple[str, ...]] | None = None,
 ) -> tuple[Card, ...]:
     """Cards of finished groups by batch and id; the videos of at most `embedded` of them are read.
 
     Args:
         only: group ids to keep, None for all.
+        alarms: names of alarms by batch.
     """
     found: list[tuple[StoredGroup, GroupSet]] = [
         (group_set.store.read(group_id), group_set)
@@ -159,5 +172,9 @@ def group_cards(
         if only is None or group_id in only
     ]
     found.sort(key=lambda pair: (pair[0].record.batch, pair[0].record.group_id))
+    media.spend(CARD_BYTES * len(found))
     chosen = set(spread_choice([group for group, _ in found], embedded))
-    return tuple(group_card(group, owner, media, index in chosen) for index, (group, owner) in enumerate(found))
+    return tuple(
+        group_card(group, owner, media, index in chosen, (alarms or {}).get(group.record.batch, ()))
+        for index, (group, owner) in enumerate(found)
+    )

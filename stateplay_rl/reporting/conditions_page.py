@@ -22,9 +22,10 @@ from stateplay_rl.reporting.blocks import (
     Tone,
 )
 from stateplay_rl.reporting.context import ReportContext
+from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import compact, plural
 from stateplay_rl.reporting.referee_section import hud_check_section
-from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
+from stateplay_rl.reporting.sources import LABELS, Source
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore, RejectedRow, read_rejected
 
@@ -65,7 +66,7 @@ def conditions_page(source: Source, context: ReportContext) -> SourcePage:
     ]
     tone: Tone = "bad" if not records else "caution" if rejected else "neutral"
     headline = Headline(plural(len(records), "eligible condition"), tone, tuple(sentences))
-    lineage = lineage_of(source, context.out)
+    lineage = lineage_of(source, context.out, search=context.places)
     return SourcePage(source.key, LABELS["conditions"], source.name, headline, (), tuple(sections), lineage)
 
 

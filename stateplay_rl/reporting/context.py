@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stateplay_rl.config.report import ReportConfig
+from stateplay_rl.reporting.label_files import LabelledSet
 from stateplay_rl.reporting.media import MediaTable
 from stateplay_rl.reporting.sources import Source
 
@@ -16,6 +17,7 @@ class ReportContext:
 
     Attributes:
         embedded_groups: groups with embedded videos that each source may have.
+        labelled: blind sets that people have scored.
     """
 
     config: ReportConfig
@@ -23,7 +25,13 @@ class ReportContext:
     media: MediaTable
     sources: tuple[Source, ...]
     embedded_groups: int
+    labelled: tuple[LabelledSet, ...] = ()
 
     def others(self, schema: str) -> tuple[Path, ...]:
         """Places of the given directories of one kind."""
         return tuple(source.path for source in self.sources if source.schema == schema)
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Where inputs of one source may lie: the other sources."""
+        return tuple(source.path for source in self.sources)

@@ -11,7 +11,7 @@ from stateplay_rl.reporting.blocks import Card, Gallery, Role, Video
 from stateplay_rl.reporting.cards import NOT_JUDGED, CandidateScore, group_video
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.media import MediaTable
-from stateplay_rl.reporting.numbers import change, plural, points, short_hash
+from stateplay_rl.reporting.numbers import change, plural, points
 from stateplay_rl.reporting.run_data import Evaluation, Gain
 from stateplay_rl.reporting.run_files import heldout_groups
 from stateplay_rl.reporting.score_files import candidate_details, read_verdicts
@@ -102,11 +102,16 @@ def _card(condition: str, rank: int, pair: tuple[StoredGroup, StoredGroup], side
         first_frame=picture,
         note=f"{change(gain.differences[condition])} points, rank {rank} of {len(gain.differences)}",
         facts=(
-            ("policy before", f"{gain.before.policy}, {short_hash(record.policy_sha256)}"),
-            ("policy after", f"{gain.after.policy}, {short_hash(new.record.policy_sha256)}"),
+            ("policy before", f"{gain.before.policy}, {record.policy_sha256}"),
+            ("policy after", f"{gain.after.policy}, {new.record.policy_sha256}"),
             ("seeds", ", ".join(str(seed) for seed in record.seeds[: sides.samples])),
             ("mean before", points(gain.before.condition_means().get(condition))),
             ("mean after", points(gain.after.condition_means().get(condition))),
+        ),
+        files=tuple(
+            (f"{role}/{name}", sha256)
+            for role, group in (("before", old), ("after", new))
+            for name, sha256 in ((layout.GROUP, group.sha256), *sorted(group.files.items()))
         ),
     )
 

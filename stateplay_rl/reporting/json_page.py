@@ -6,18 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stateplay_rl.errors import CorruptionError
 from stateplay_rl.reporting.blocks import Block, Column, Headline, Prose, Section, SourcePage, Table, Tone
 from stateplay_rl.reporting.context import ReportContext
+from stateplay_rl.reporting.json_files import read_object
+from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import plural
-from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
+from stateplay_rl.reporting.sources import LABELS, Source
 from stateplay_rl.stores import layout
 
 RESULT_FILES = {
     "audit": layout.AUDIT,
     "verify": layout.VERIFY,
-    "reward_model": layout.EVALUATION,
-    "probe": layout.PROBE,
     "preview": layout.DRY_RUN,
 }
 VERDICT_KEYS = ("verdict", "status", "passed", "ok")
@@ -33,7 +32,7 @@ def json_page(source: Source, context: ReportContext) -> SourcePage:
         CorruptionError: the result file is missing or is no JSON object.
     """
     name = RESULT_FILES.get(source.schema)
-    result = _read(source, name) if name is not None else {}
+    result = read_object(source.path, name) if name is not None else {}
     verdict, tone = _verdict(result)
     files = len(source.manifest.files) if source.manifest is not None else 0
     title = verdict or LABELS.get(source.schema, source.schema).capitalize()
@@ -58,26 +57,13 @@ def json_page(source: Source, context: ReportContext) -> SourcePage:
         Headline(title, tone, tuple(sentences)),
         (),
         tuple(sections),
-        lineage_of(source, context.out),
+        lineage_of(source, context.out, search=context.places),
     )
 
 
 def _rank(key: str) -> int:
     """What a reader looks for first: coverage, health, checks; the rest in the order of the file."""
     return PARTS_FIRST.index(key) if key in PARTS_FIRST else len(PARTS_FIRST)
-
-
-def _read(source: Source, name: str) -> dict[str, Any]:
-    file = source.path / name
-    try:
-        value = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CorruptionError(
-            f"{file} is not readable JSON: {error}", f"run `sprl verify dir {source.path}`"
-        ) from error
-    if not isinstance(value, dict):
-        raise CorruptionError(f"{file} is not a JSON object", f"run `sprl verify dir {source.path}`")
-    return value
 
 
 def _verdict(result: Mapping[str, Any]) -> tuple[str, Tone]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from stateplay_rl.reporting.blocks import (
     BarChart,
+    Card,
     Chart,
     Column,
     Gallery,
@@ -44,10 +45,14 @@ def render_html(page: ReportPage) -> str:
     environment.filters["cell"] = format_cell
     environment.filters["gallery_json"] = lambda gallery: embedded_json(gallery_data(gallery))
     environment.filters["embedded_json"] = embedded_json
+    environment.filters["lineage_json"] = lambda line: embedded_json(
+        {**line, "steps": [asdict(step) for step in line["steps"]]}
+    )
     # CSS and script are files of this package: no value of a user's directory is in them.
     style = Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    script = Markup((_TEMPLATES / "player.js").read_text(encoding="utf-8"))
-    return environment.get_template("report.html.j2").render(page=page, style=style, script=script)
+    script, drawer = (Markup((_TEMPLATES / name).read_text(encoding="utf-8")) for name in ("player.js", "drawer.js"))
+    template = environment.get_template("report.html.j2")
+    return template.render(page=page, style=style, script=script, drawer=drawer)
 
 
 def embedded_json(value: object) -> Markup:
@@ -62,15 +67,52 @@ def embedded_json(value: object) -> Markup:
     return Markup(text)
 
 
+class _Words:
+    """Strings that come again and again, each stored once."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self._places.setdefault(text, len(self._places))
+
+    def flat(self, pairs: Iterable[tuple[str, str]]) -> list[int]:
+        """``name, value, name, value, ...`` as positions."""
+        return [self(text) for pair in pairs for text in pair]
+
+    def list(self) -> list[str]:
+        """All strings by position."""
+        return list(self._places)
+
+
 def gallery_data(gallery: Gallery) -> dict[str, Any]:
-    """What the page's script draws; prompts are stored once, cards hold their index."""
-    prompts: dict[str, int] = {}
-    cards = []
-    for card in gallery.cards:
-        entry = asdict(card)
-        entry["prompt"] = prompts.setdefault(card.prompt, len(prompts))
-        cards.append(entry)
-    return {"cards": cards, "prompts": list(prompts), "page_size": gallery.page_size}
+    """What the page's script draws: 10,000 groups must fit, so strings are shared and empty fields left out."""
+    words = _Words()
+    cards = [_card_data(card, words) for card in gallery.cards]
+    return {"cards": cards, "words": words.list(), "page_size": gallery.page_size}
+
+
+def _card_data(card: Card, words: _Words) -> dict[str, Any]:
+    base = next((video.href.rpartition("/")[0] + "/" for video in card.videos if video.href), "")
+    videos = []
+    for video in card.videos:
+        entry = {key: value for key, value in vars(video).items() if value or key == "score"}
+        if video.href and video.href.startswith(base):
+            entry["href"] = video.href[len(base) :]
+            entry["based"] = 1
+        if video.details:
+            entry["details"] = words.flat(video.details)
+        videos.append(entry)
+    entry = {key: value for key, value in vars(card).items() if value or key == "batch"}
+    return {
+        **entry,
+        "videos": videos,
+        "base": base,
+        "prompt": words(card.prompt),
+        "facts": words.flat(card.facts),
+        "alarms": list(card.alarms),
+        "files": [part for name, sha256 in card.files for part in (words(name), sha256)],
+    }
 
 
 def format_cell(cell: str | Number, column: Column) -> str:

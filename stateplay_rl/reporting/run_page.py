@@ -26,11 +26,14 @@ from stateplay_rl.reporting.blocks import (
 from stateplay_rl.reporting.cards import browser_note, group_cards
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.heldout_gallery import embedded_conditions, heldout_gallery
+from stateplay_rl.reporting.label_section import label_section
+from stateplay_rl.reporting.label_set import is_of_run
+from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import change, compact, finite, mapping_of, plural, points
 from stateplay_rl.reporting.referee_section import drift_table, referee_section
 from stateplay_rl.reporting.run_data import Gain, RunData, column, names_under
 from stateplay_rl.reporting.run_files import heldout_groups, run_groups
-from stateplay_rl.reporting.sources import Source, lineage_of
+from stateplay_rl.reporting.sources import Source
 from stateplay_rl.reporting.verdict import gather_alarms, run_headline
 
 LOSS_PARTS = ("total", "nft", "pos", "neg", "fm_real", "transition_real", "reference")
@@ -47,10 +50,11 @@ def run_page(source: Source, run: RunData, control: RunData | None, context: Rep
     sections = [
         _outcome(run, gain),
         _before_after(source, gain, context),
+        *_labels(source, run, context),
         _by_class(source, run, gain),
         referee_section(run),
         _picture(run),
-        _groups(source, gain, context),
+        _groups(source, run, gain, context),
         _signal(run),
         _policy(run),
         _loss(run),
@@ -64,7 +68,7 @@ def run_page(source: Source, run: RunData, control: RunData | None, context: Rep
         run_headline(run, source.finished, control),
         gather_alarms(run.alarms),
         tuple(section for section in sections if section is not None and section.blocks),
-        lineage_of(source, context.out, policies),
+        lineage_of(source, context.out, policies, search=context.places),
     )
 
 
@@ -118,6 +122,12 @@ def _before_after(source: Source, gain: Gain | None, context: ReportContext) -> 
     if gallery is None:
         return Section("gallery", "Before and after", (Prose("The videos of these evaluations were not kept."),))
     return Section("gallery", "Before and after", (gallery,))
+
+
+def _labels(source: Source, run: RunData, context: ReportContext) -> list[Section]:
+    """People's scores of this run's held-out videos."""
+    mine = [labelled for labelled in context.labelled if is_of_run(labelled.key, source, run)]
+    return [label_section(labelled, run.clusters, number) for number, labelled in enumerate(mine)]
 
 
 def _by_class(source: Source, run: RunData, gain: Gain | None) -> Section | None:
@@ -248,10 +258,20 @@ def _picture(run: RunData) -> Section:
     return Section("picture", "Picture", (*_grid(charts), *(() if drift is None else (drift,))), lead)
 
 
-def _groups(source: Source, gain: Gain | None, context: ReportContext) -> Section:
+def _alarms_by_batch(run: RunData) -> dict[int, tuple[str, ...]]:
+    """Names of the alarms and warnings of each batch."""
+    found: dict[int, tuple[str, ...]] = {}
+    for alarm in run.alarms:
+        batch, name = alarm.get("batch"), str(alarm.get("name"))
+        if isinstance(batch, int) and name not in found.get(batch, ()):
+            found[batch] = (*found.get(batch, ()), name)
+    return found
+
+
+def _groups(source: Source, run: RunData, gain: Gain | None, context: ReportContext) -> Section:
     sets = run_groups(source)
     left = context.embedded_groups - embedded_conditions(gain, context)
-    cards = group_cards(sets, context.media, left)
+    cards = group_cards(sets, context.media, left, alarms=_alarms_by_batch(run))
     if not cards:
         return Section("groups", "Group browser", (Prose("No group is finished yet."),))
     inside = sum(1 for card in cards if any(video.media for video in card.videos))

@@ -26,9 +26,10 @@ from stateplay_rl.reporting.blocks import (
 from stateplay_rl.reporting.cards import CandidateScore, GroupSet, browser_note, group_cards
 from stateplay_rl.reporting.context import ReportContext
 from stateplay_rl.reporting.judge_tables import agreement_section, cost_section
+from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import compact, deviation, histogram, mean, plural, points, share
 from stateplay_rl.reporting.score_files import group_stores, read_scores
-from stateplay_rl.reporting.sources import LABELS, Source, lineage_of
+from stateplay_rl.reporting.sources import LABELS, Source
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.groups import GroupStore
 from stateplay_rl.stores.manifest import Manifest, find_input, read_manifest
@@ -62,7 +63,7 @@ def groups_page(source: Source, context: ReportContext) -> SourcePage:
             Section("classes", "By class", blocks),
             Section("groups", "Group browser", (_browser(cards, source.name, bool(scores)),)),
         ),
-        lineage_of(source, context.out),
+        lineage_of(source, context.out, search=context.places),
     )
 
 
@@ -100,7 +101,7 @@ def scores_page(source: Source, context: ReportContext) -> SourcePage:
             *(section for section in more if section is not None),
             Section("groups", "Group browser", (browser,)),
         ),
-        lineage_of(source, context.out),
+        lineage_of(source, context.out, search=context.places),
     )
 
 

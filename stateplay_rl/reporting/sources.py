@@ -11,8 +11,6 @@ from typing import Any
 import yaml
 
 from stateplay_rl.errors import CorruptionError, UnsealedError, UsageError
-from stateplay_rl.reporting.blocks import Lineage
-from stateplay_rl.reporting.numbers import MISSING
 from stateplay_rl.reporting.page import unique_keys
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.manifest import Manifest, is_sealed, read_manifest
@@ -32,7 +30,6 @@ LABELS = {
 }
 OPEN_READABLE = ("run",)
 """Directories that are reported on before they are sealed."""
-SHOWN_FILES = 60
 
 
 @dataclass(frozen=True)
@@ -108,37 +105,3 @@ def _config_file(path: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise CorruptionError(f"{file} is not a mapping", "restore it from a copy")
     return value
-
-
-def lineage_of(source: Source, out: Path, extra: Sequence[tuple[str, str]] = ()) -> Lineage:
-    """Run id, hashes, inputs and files of a directory, for the page's drawer.
-
-    Args:
-        out: the report's directory; the source's place is given relative to it.
-        extra: further facts of this kind of directory (policy hashes, ...).
-    """
-    place = os.path.relpath(source.path, os.path.realpath(out))
-    config_yaml = yaml.safe_dump(dict(source.config), sort_keys=False, allow_unicode=True)
-    manifest = source.manifest
-    if manifest is None:
-        facts = (("directory", place), ("schema", source.schema), ("state", "unfinished"), *extra)
-        return Lineage(facts, (), (), 0, config_yaml)
-    versions = manifest.versions
-    facts = (
-        ("directory", place),
-        ("schema", f"{manifest.schema_name} {manifest.schema_version}"),
-        ("run id", manifest.run_id),
-        ("command", manifest.command),
-        ("started", manifest.started_utc),
-        ("ended", manifest.ended_utc),
-        ("manifest sha256", manifest.sha256),
-        ("software", ", ".join(f"{name} {value}" for name, value in versions.items() if value) or MISSING),
-        ("seeds", ", ".join(f"{name} {value}" for name, value in manifest.seeds.items()) or MISSING),
-        *extra,
-    )
-    inputs = tuple(
-        (name, ref.path, ref.sha256 or "not sealed when it was read") for name, ref in manifest.inputs.items()
-    )
-    names = sorted(manifest.files, key=lambda name: (name.count("/"), name))
-    files = tuple((n, manifest.files[n].size, manifest.files[n].sha256) for n in names[:SHOWN_FILES])
-    return Lineage(facts, inputs, files, max(0, len(names) - SHOWN_FILES), config_yaml)

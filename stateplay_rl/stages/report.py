@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stateplay_rl.config.report import ReportConfig
-from stateplay_rl.reporting.build import build_report
+from stateplay_rl.reporting.build import build_report, label_set_of
+from stateplay_rl.reporting.label_page import label_files
 from stateplay_rl.reporting.page import charts, render_html, table_csv, tables
 from stateplay_rl.reporting.png import render_png
 from stateplay_rl.stores import layout
@@ -32,6 +33,7 @@ class ReportSummary:
         verdicts: name and verdict of each directory.
         page_bytes: size of the page.
         embedded_videos, figures, tables: counts.
+        label_page: the blind page for people, when one was asked for.
     """
 
     html: Path
@@ -40,6 +42,7 @@ class ReportSummary:
     embedded_videos: int
     figures: int
     tables: int
+    label_page: Path | None = None
 
 
 def run(config: ReportConfig, inputs: Sequence[Path], options: ReportOptions) -> ReportSummary:
@@ -60,6 +63,7 @@ def run(config: ReportConfig, inputs: Sequence[Path], options: ReportOptions) ->
     # Everything is read before anything is written: a bad input leaves an existing report as it was.
     page = build_report(inputs, options.out, config)
     html = render_html(page).encode("utf-8")
+    chosen = label_set_of(inputs, config)
     named = {f"source_{index}": path for index, path in enumerate(inputs)}
     with OutputDirectory.open(
         options.out,
@@ -80,6 +84,7 @@ def run(config: ReportConfig, inputs: Sequence[Path], options: ReportOptions) ->
             len(page.media),
             len(figures),
             len(written),
+            out.path / layout.LABELS_FOLDER / layout.LABEL_PAGE if chosen is not None else None,
         )
         if out.already_sealed:
             return summary
@@ -88,5 +93,7 @@ def run(config: ReportConfig, inputs: Sequence[Path], options: ReportOptions) ->
             out.write_text(f"{layout.TABLES_FOLDER}/{stem}.csv", table_csv(table))
         for stem, chart in figures:
             out.write_bytes(f"{stem}.png", render_png(chart))
+        for name, data in label_files(chosen) if chosen is not None else ():
+            out.write_bytes(name, data)
         out.seal(extra={"verdicts": dict(summary.verdicts)})
     return summary

@@ -103,6 +103,9 @@ VERIFY = "verify.json"
 REPORT = "report.html"
 MEDIA_FOLDER = "media"
 TABLES_FOLDER = "tables"
+LABELS_FOLDER = "labels"
+LABEL_PAGE = "label.html"
+LABEL_KEY = "key.json"  # which policy made which video: nothing that a person who labels should open
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 _SEGMENT = re.compile(r"(\d{3,})-([a-z][a-z0-9]*)(\+\d+)?")

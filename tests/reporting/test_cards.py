@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stateplay_rl.errors import CorruptionError
-from stateplay_rl.reporting.cards import CandidateScore, GroupSet, flat_details, group_cards, spread_choice
+from stateplay_rl.reporting.blocks import Gallery
+from stateplay_rl.reporting.cards import CARD_BYTES, CandidateScore, GroupSet, flat_details, group_cards, spread_choice
 from stateplay_rl.reporting.media import MediaTable
+from stateplay_rl.reporting.page import gallery_data
 from stateplay_rl.stores.groups import GroupStore, StoredGroup
 from tests.reporting.fixture_dirs import CLASSES, write_group
 
@@ -68,3 +73,31 @@ def test_details_are_flattened() -> None:
     assert flat_details(details) == (
         ("hp.error", "0.250"), ("hp.read", "yes"), ("events", "hit, 3"), ("note", "none"),
     )  # fmt: skip
+
+
+def test_a_card_names_its_files_with_their_hashes_and_the_alarms_of_its_batch(
+    store: GroupStore, tmp_path: Path
+) -> None:
+    media = MediaTable(tmp_path / "out", 10_000_000)
+    cards = group_cards([GroupSet(store, {}, "groups")], media, 0, alarms={2: ("motion",)})
+    assert [card.alarms for card in cards] == [(), (), ("motion",), (), (), ()]
+    files = dict(cards[0].files)
+    assert files["group.json"] == hashlib.sha256((store.root / "g0" / "group.json").read_bytes()).hexdigest()
+    latents = (store.root / "g0" / "candidate_1.safetensors").read_bytes()
+    assert files["candidate_1.safetensors"] == hashlib.sha256(latents).hexdigest()
+
+
+def test_the_text_of_cards_is_counted_before_videos_are_embedded(store: GroupStore, tmp_path: Path) -> None:
+    """Six cards fill the budget: no video is embedded beside them."""
+    cards = group_cards([GroupSet(store, {}, "groups")], MediaTable(tmp_path / "out", 6 * CARD_BYTES), 6)
+    assert not any(video.media for card in cards for video in card.videos)
+
+
+def test_a_card_takes_no_more_text_than_is_kept_free_for_it(store: GroupStore, tmp_path: Path) -> None:
+    """With 4 candidates and what a judge says about each, and strings that are shared."""
+    details = tuple((f"measure_{n}", f"{n}.5") for n in range(14))
+    scores = {name: (CandidateScore(40.123456789, None, details),) * 4 for name in store.finished()}
+    cards = group_cards([GroupSet(store, scores, "groups")], MediaTable(tmp_path / "out", 0), 0)
+    cards = tuple(replace(card, videos=(*card.videos, *card.videos[1:])) for card in cards)
+    text = json.dumps(gallery_data(Gallery("groups", "", cards * 50, "", filters=True)), separators=(",", ":"))
+    assert len(text) / len(cards * 50) < CARD_BYTES

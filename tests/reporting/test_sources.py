@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from stateplay_rl.errors import InputError, UnsealedError, UsageError
-from stateplay_rl.reporting.sources import lineage_of, open_sources
+from stateplay_rl.reporting.lineage import lineage_of
+from stateplay_rl.reporting.sources import open_sources
+from stateplay_rl.stores.manifest import manifest_sha256
 from tests.reporting.conftest import Dirs
 from tests.reporting.fixture_dirs import FixtureConfig, open_output
 
@@ -53,3 +56,24 @@ def test_lineage_names_inputs_files_and_hashes(dirs: Dirs, tmp_path: Path) -> No
     assert len(sha256) == 64
     assert "metrics.jsonl" in {file for file, _, _ in lineage.files} or lineage.files_left_out
     assert "control: none" in lineage.config_yaml
+
+
+def test_the_chain_goes_back_over_the_inputs_and_says_what_is_gone(dirs: Dirs, tmp_path: Path) -> None:
+    moved = tmp_path / "run"
+    shutil.copytree(dirs.run, moved)
+    for path, here in ((dirs.run, True), (moved, False)):
+        (source,) = open_sources([path])
+        steps = {step.what: step for step in lineage_of(source, tmp_path / "report").steps}
+        assert steps["conditions"].sha256 == manifest_sha256(dirs.conditions)
+        assert steps["conditions"].place.endswith("(not found from here)") is not here
+    (source,) = open_sources([moved])
+    found = {step.what: step for step in lineage_of(source, tmp_path / "report", search=[dirs.root]).steps}
+    assert "not found" not in found["conditions"].place
+
+
+def test_hashes_of_a_pages_files_are_at_hand_but_not_those_of_single_groups(dirs: Dirs, tmp_path: Path) -> None:
+    (source,) = open_sources([dirs.run])
+    index = dict(lineage_of(source, tmp_path / "report").index)
+    assert source.manifest is not None
+    assert index["metrics.jsonl"] == source.manifest.files["metrics.jsonl"].sha256
+    assert not [name for name in index if name.endswith(".mp4")]

@@ -82,7 +82,12 @@
     box.append(frame);
     const caption = el("div", "cap");
     caption.append(el("span", "role", item.label));
-    if (item.score !== null) caption.append(el("span", "score", score(item.score)));
+    if (item.score !== null) {
+      const number = el("button", "score", score(item.score));
+      Object.assign(number, { type: "button", title: "files and hashes" });
+      number.addEventListener("click", () => lineage(card, item, number));
+      caption.append(number);
+    }
     else if (item.role !== "reference") caption.append(el("span", "none", item.reason || "no score"));
     box.append(caption);
     if (item.score !== null) {
@@ -93,6 +98,17 @@
     }
     if (item.details.length) box.title = item.details.map(([name, value]) => `${name}: ${value}`).join("\n");
     return [box, video];
+  }
+
+  // From a score to its request, its group, the candidate's latents, the policy and the checkpoint.
+  function lineage(card, item, from) {
+    const number = Number(item.label.match(/\d+/)?.[0] ?? 0), paired = item.role === "before" || item.role === "after";
+    const folder = paired ? `${item.role}/` : "", own = `candidate_${paired ? number - 1 : number}.`;
+    const mine = ([name]) => name.startsWith(folder) && (name.startsWith(folder + own) || !name.startsWith(`${folder}candidate_`));
+    const facts = [["group", card.title], ...card.facts, ...item.details.filter(([name]) => ["judge", "request", "status"].includes(name))];
+    if (card.batch !== null) facts.push(["batch", String(card.batch)]);
+    const node = from.closest("[data-owner]");
+    window.showLineage({ label: `${card.title}, ${item.label}`, value: score(item.score), source: card.source, owner: node ? node.dataset.owner : "all", files: card.files.filter(mine), facts }, from);
   }
 
   function controls(card, videos, strip) {
@@ -149,6 +165,14 @@
     return row;
   }
 
+  // Strings are stored once, empty fields not at all: a card is made whole when it is drawn.
+  const pairs = (flat, words) => Array.from({ length: (flat ?? []).length / 2 }, (_, i) => [words[flat[2 * i]], words[flat[2 * i + 1]]]);
+  function whole(card, words) {
+    const videos = card.videos.map((item) => ({ ...item, href: item.based ? card.base + item.href : item.href, details: pairs(item.details, words) }));
+    const files = Array.from({ length: card.files.length / 2 }, (_, i) => [words[card.files[2 * i]], card.files[2 * i + 1]]);
+    return { ...card, videos, files, prompt: words[card.prompt], facts: pairs(card.facts, words), frames: card.frames ?? 0, actions: card.actions ?? "" };
+  }
+
   // What the judge said: a row per fact, a column per candidate.
   function detailTable(items) {
     if (!items.length) return null;
@@ -165,7 +189,8 @@
     return box;
   }
 
-  function drawCard(card, prompts) {
+  function drawCard(packed, words) {
+    const card = whole(packed, words);
     const node = el("article", "vcard");
     node.title = card.source;
     const head = el("div", "head");
@@ -194,7 +219,7 @@
     node.append(strip);
     const more = el("details"), list = el("dl");
     more.append(el("summary", "", "Prompt, details and source"));
-    const facts = [["prompt", prompts[card.prompt]], ...card.facts, ["source", card.source]];
+    const facts = [["prompt", card.prompt], ...card.facts, ["source", card.source]];
     for (const [key, value] of facts) list.append(el("dt", "", key), el("dd", "", value));
     more.append(list);
     const details = detailTable(card.videos.filter((item) => item.details.length));
@@ -209,12 +234,14 @@
     const values = card.videos.map((v) => v.score).filter((v) => v !== null);
     return values.length ? Math.max(...values) - Math.min(...values) : -1;
   };
+  const inBatches = (batch, from, to) => !(batch < parseInt(from)) && !(batch > parseInt(to)); // an empty field limits nothing
+  const alarmed = (names, wanted) => wanted === "all" || (wanted === "any" ? names.length > 0 : wanted === "none" ? !names.length : names.includes(wanted));
   const orders = { given: null, spread: (a, b) => spread(b) - spread(a), best: (a, b) => (best(b) ?? -1) - (best(a) ?? -1), worst: (a, b) => (best(a) ?? 101) - (best(b) ?? 101) };
 
   function gallery(root) {
-    const { cards, prompts, page_size: size } = read(root.dataset.json);
+    const { cards, words, page_size: size } = read(root.dataset.json);
     const list = root.querySelector(".cards"), count = root.querySelector(".shown");
-    const choices = Object.fromEntries([...root.querySelectorAll("select[data-filter]")].map((s) => [s.dataset.filter, s]));
+    const choices = Object.fromEntries([...root.querySelectorAll("[data-filter]")].map((s) => [s.dataset.filter, s]));
     const [previous, following] = root.querySelectorAll(".pager button");
     let page = 0;
     function draw() {
@@ -222,12 +249,14 @@
       let chosen = cards.filter((card) =>
         (value("class") === "all" || card.mechanics_class === value("class")) &&
         ranges[value("score")](best(card)) &&
+        inBatches(card.batch, value("from"), value("to")) &&
+        alarmed(card.alarms, value("alarm")) &&
         (value("where") === "all" || card.videos.some((v) => v.media)));
       const order = orders[choices.order ? choices.order.value : "given"];
       if (order) chosen = [...chosen].sort(order);
       const pages = Math.max(1, Math.ceil(chosen.length / size));
       page = Math.min(page, pages - 1);
-      list.replaceChildren(...chosen.slice(page * size, (page + 1) * size).map((card) => drawCard(card, prompts)));
+      list.replaceChildren(...chosen.slice(page * size, (page + 1) * size).map((card) => drawCard(card, words)));
       if (!chosen.length) list.append(el("p", "note", "No group matches these filters."));
       const from = chosen.length ? page * size + 1 : 0;
       count.textContent = `${from} to ${Math.min(chosen.length, (page + 1) * size)} of ${chosen.length}`;
