@@ -78,8 +78,8 @@ def _headline(gate: Json, evaluation: Json) -> Headline:
     failed = [check for check in objects_of(gate, "checks") if not check.get("passed")]
     groups = plural(int(finite(student.get("groups")) or 0), "test group")
     sentences = [
-        f"On {groups} of {evaluation.get('clusters')} clusters that it never saw, it orders {share(agreement)}{interval} "
-        f"of the pairs as {evaluation.get('judge_id')} does.",
+        f"On {groups} of {evaluation.get('clusters')} clusters that it never saw, it orders "
+        f"{share(agreement)}{interval} of the pairs as {evaluation.get('judge_id')} does.",
     ]
     if failed:
         names = ", ".join(str(check.get("name")).replace("_", " ") for check in failed)
