@@ -1,6 +1,6 @@
 """Measure the student at its real size on one GPU: random weights of the 9B shapes, one group of 124 pictures.
 
-    python examples/benchmarks/student_9b.py --out student_9b.json            # one GPU of 48 GB or more, under 3 minutes
+    python examples/benchmarks/student_9b.py --out student_9b.json            # one GPU of 48 GB or more, minutes
     python examples/benchmarks/student_9b.py --tiny --device cpu --out x.json # the same code on small sizes
 
 Prints a table and writes the figures as JSON. Memory is capped at 44 GiB, what a 48 GB card leaves. Random weights
@@ -176,7 +176,7 @@ def training_step(bench: Bench, group: GroupInput, optimizer: torch.optim.Optimi
     loss.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return float(loss)
+    return float(loss.detach())
 
 
 def compare_gradients(bench: Bench, group: GroupInput) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def measure(bench: Bench, steps: int) -> None:
     precision: Any = "float32" if bench.tiny else "bfloat16"
     for kernels in ("default", "cudnn"):
 
-        def score() -> None:
+        def score(kernels: Any = kernels) -> None:
             with (
                 torch.no_grad(),
                 half_precision(bench.device, precision),
@@ -294,7 +294,7 @@ def measure(bench: Bench, steps: int) -> None:
     optimizer = torch.optim.AdamW(lora.trained_parameters(bench.model).values(), lr=1e-4, weight_decay=0.0)
     for kernels in ("default", "cudnn"):
 
-        def step() -> float:
+        def step(kernels: Any = kernels) -> float:
             with attention_kernels(bench.device, kernels):
                 return training_step(bench, group, optimizer)
 

@@ -38,7 +38,8 @@ class JudgingProtocol:
     def examples(self) -> tuple[Jpeg, ...]:
         """The configured example images as they are sent."""
         return tuple(
-            example_jpeg(path, self.config.longest_side, self.config.jpeg_quality) for path in self.config.example_images
+            example_jpeg(path, self.config.longest_side, self.config.jpeg_quality)
+            for path in self.config.example_images
         )
 
     @cached_property

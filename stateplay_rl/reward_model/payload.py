@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from stateplay_rl.errors import CorruptionError
 from stateplay_rl.judges import payload as requests
 from stateplay_rl.judges.protocol import JudgingProtocol, shuffled_order
 from stateplay_rl.stores.atomic import sha256_bytes

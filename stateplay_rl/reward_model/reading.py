@@ -19,7 +19,7 @@ from stateplay_rl.errors import UnparsedAnswer
 from stateplay_rl.judges.parsing import parse_answer
 from stateplay_rl.reward_model.answers import HIGHEST, AnswerForm
 from stateplay_rl.reward_model.chat import ChatFormat
-from stateplay_rl.reward_model.language import Decoder, Sequence1, embed, plain_model
+from stateplay_rl.reward_model.language import Decoder, embed, plain_model
 from stateplay_rl.reward_model.pictures import Grid
 
 Reading = Literal["greedy", "expected"]

@@ -7,7 +7,7 @@ no text is out of vocabulary. The chat template renders what Qwen3.5's own templ
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ PRE_TOKENS = (
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
     "{%- if message.content is string %}{{ message.content }}{%- else %}"
-    "{%- for part in message.content %}{%- if part.type == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    "{%- for part in message.content %}{%- if part.type == 'image' %}"
+    "{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
     "{%- else %}{{ part.text }}{%- endif %}{%- endfor %}{%- endif %}{{ '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
     "{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}"
@@ -74,14 +75,15 @@ class SmallSizes:
     largest_pixels: int = 1 << 20
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
+def train_tokenizer(texts: Iterable[str], vocabulary: int, phrases: Sequence[str] = ()) -> Any:
     """A byte-level BPE tokenizer with Qwen's special tokens.
 
     Args:
         texts: what it should write briefly; the same texts give the same tokenizer.
-        vocabulary: most tokens, special ones included.
+        vocabulary: most tokens, special ones included, phrases not.
+        phrases: fixed texts that become one token each: a small model need not read what never changes.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     backend: Any = Tokenizer(models.BPE())
@@ -98,6 +100,9 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", clean_up_tokenization_spaces=False
     )
+    # Longest first: a phrase may begin with a shorter one.
+    ordered = sorted(set(phrases), key=lambda phrase: (-len(phrase), phrase))
+    tokenizer.add_tokens([AddedToken(phrase, normalized=False, special=False) for phrase in ordered])
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 

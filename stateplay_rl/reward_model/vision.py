@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,26 @@ from stateplay_rl.stores import atomic
 PICTURES_PER_CALL = 8
 
 
-def tower_features(tower: Any, patches_NPD: Tensor, grid: Grid) -> Tensor:
-    """The class's own forward for N pictures of one size, attention batched instead of one call a picture.
+@dataclass(frozen=True)
+class Geometry:
+    """What the tower's forward needs of a picture size, made once.
 
     Args:
-        tower: `Qwen3_5VisionModel`.
-        patches_NPD: patches in the tower's dtype.
-        grid: the size that all N share.
-
-    Returns:
-        [N, T, W].
+        index, weight: rows of the learned position grid and their shares, [P, 4].
+        rotation: cosine and sine of the patches' places, [P, width of a head].
     """
-    from transformers.models.qwen3_5.modeling_qwen3_5 import apply_rotary_pos_emb_vision
+
+    index: Tensor
+    weight: Tensor
+    rotation: tuple[Tensor, Tensor]
+
+
+def tower_geometry(tower: Any, grid: Grid) -> Geometry:
+    """Positions of the patches of one picture size, as the class computes them."""
     from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-    count, patches, _ = patches_NPD.shape
     merge = tower.config.spatial_merge_size
-    grid_thw = torch.tensor([[1, grid.rows, grid.columns]], device=patches_NPD.device)
+    grid_thw = torch.tensor([[1, grid.rows, grid.columns]], device=tower.pos_embed.weight.device)
     index, weight = get_vision_interpolation_indices_and_weights(
         grid_thw,
         num_grid_per_side=tower.num_grid_per_side,
@@ -47,15 +51,32 @@ def tower_features(tower: Any, patches_NPD: Tensor, grid: Grid) -> Tensor:
         spatial_merge_size=merge,
         kwargs={},
     )
-    place_PD = (tower.pos_embed(index) * weight[:, :, None]).sum(1)
+    places = get_vision_position_ids(grid_thw, merge, kwargs={})
+    return Geometry(index, weight, tower.rotary_pos_emb(tower.pos_embed.weight, places))
+
+
+def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry) -> Tensor:
+    """The class's own forward for N pictures of one size, attention batched instead of one call a picture.
+
+    Args:
+        tower: `Qwen3_5VisionModel`.
+        patches_NPD: patches in the tower's dtype.
+        geometry: of the size that all N share.
+
+    Returns:
+        [N, T, W].
+    """
+    from transformers.models.qwen3_5.modeling_qwen3_5 import apply_rotary_pos_emb_vision
+
+    count, patches, _ = patches_NPD.shape
+    place_PD = (tower.pos_embed(geometry.index) * geometry.weight[:, :, None]).sum(1)
     hidden = tower.patch_embed(patches_NPD.flatten(0, 1)).unflatten(0, (count, patches))
     hidden = hidden + place_PD.to(hidden.dtype)
-    cos, sin = tower.rotary_pos_emb(hidden, get_vision_position_ids(grid_thw, merge, kwargs={}))
     for block in tower.blocks:
         attention = block.attn
         mixed = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, -1))
         q, k, v = mixed.unbind(2)
-        q, k = apply_rotary_pos_emb_vision(q, k, cos, sin)
+        q, k = apply_rotary_pos_emb_vision(q, k, *geometry.rotation)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         seen = F.scaled_dot_product_attention(q, k, v, scale=attention.scaling)
         hidden = hidden + attention.proj(seen.transpose(1, 2).flatten(2))
@@ -108,7 +129,7 @@ class VisionFeatures:
         patches = torch.stack([self._pictures.patches(image.jpeg) for image in images])
         missing = PICTURES_PER_CALL - len(images)
         patches = F.pad(patches, (0, 0, 0, 0, 0, missing)).to(weight.device, weight.dtype)
-        features = tower_features(self._tower, patches, grid)
+        features = tower_features(self._tower, patches, tower_geometry(self._tower, grid))
         found = {image.sha256: features[i].clone() for i, image in enumerate(images)}
         for sha256, feature in found.items():
             self._write(sha256, feature)
