@@ -33,10 +33,13 @@ def command(
     out: OutOption,
     judge: Annotated[
         str | None,
-        typer.Option(help="referee (arena), replay, mix, or a plug-in package.module:Class."),
+        typer.Option(help="referee (arena), student, replay, mix, or a plug-in package.module:Class."),
     ] = None,
     scores: Annotated[
         Path | None, typer.Option(help="For the judge replay: the scores/ directory that answers.")
+    ] = None,
+    reward_model: Annotated[
+        Path | None, typer.Option(help="For the judge student: the reward_model/ directory of `sprl train-rm`.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N groups, by group id.")] = None,
     config: ConfigOption = None,
@@ -49,6 +52,7 @@ def command(
     flags = {
         "judge.name": judge,
         "judge.scores": None if scores is None else str(scores),
+        "judge.reward_model": None if reward_model is None else str(reward_model),
         "limit": limit,
     }
     resolved = resolve_config(ScoreConfig, config, settings, flags)

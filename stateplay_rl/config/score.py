@@ -22,11 +22,20 @@ class SingleJudgeConfig(FrozenConfig):
     )
     scores: Path | None = Field(default=None, description="`replay`: the scores/ directory that answers")
     options: dict[str, Any] = Field(default={}, description="plug-in: keyword arguments of its class")
+    reward_model: Path | None = Field(default=None, description="`student`: reward_model/ of `sprl train-rm`")
+    student_base: str | None = Field(
+        default=None, description="`student`: where its base model lies now; none: as recorded"
+    )
+    student_device: str | None = Field(default=None, description="`student`: cpu, cuda or cuda:N; none: a GPU if any")
 
     @model_validator(mode="after")
     def _settings_fit_the_judge(self) -> Self:
         if (self.name == "replay") != (self.scores is not None):
             raise ValueError("`scores` belongs to the judge `replay`, which needs it")
+        if (self.name == "student") != (self.reward_model is not None):
+            raise ValueError("`reward_model` belongs to the judge `student`, which needs it")
+        if self.name != "student" and (self.student_base or self.student_device):
+            raise ValueError(f"`student_base` and `student_device` belong to `student`; the judge is {self.name!r}")
         if self.options and self.name in BUILT_IN_JUDGES:
             raise ValueError(f"`options` belongs to plug-ins; the judge is {self.name!r}")
         return self

@@ -52,7 +52,7 @@ class BaseModel:
     @property
     def device(self) -> torch.device:
         """Where the language model lies."""
-        return next(self.model.parameters()).device
+        return torch.device(next(self.model.parameters()).device)
 
 
 def resolve_model(name: str | Path) -> Path:

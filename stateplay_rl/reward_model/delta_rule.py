@@ -131,8 +131,9 @@ def _segment(
     inside_NMCC = (query_NMCK @ key_NMCK.mT) * decay_NMCC
     query_in_NMCK = query_NMCK * cumulative_NMC.exp()[..., None]
     out_NMCV = query_in_NMCK @ torch.stack(states) + inside_NMCC @ torch.stack(written)
-    out_BHLV = out_NMCV.unflatten(1, (batch, heads)).permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :length]
-    return out_BHLV.transpose(1, 2).to(dtype).contiguous(), state_MKV.unflatten(0, (batch, heads))
+    out_NBHCV = out_NMCV.reshape(-1, batch, heads, chunk, width)
+    out_BLHV = out_NBHCV.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :length]
+    return out_BLHV.to(dtype).contiguous(), state_MKV.reshape(state_BHKV.shape)
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -143,7 +144,8 @@ def _chunks(x_BLHD: Tensor, chunk: int) -> Tensor:
     """[B, L, H, D] -> [N, B * H, C, D], zero-padded to whole chunks."""
     missing = -x_BLHD.shape[1] % chunk
     padded = F.pad(x_BLHD, (0, 0, 0, 0, 0, missing)) if missing else x_BLHD
-    return padded.unflatten(1, (-1, chunk)).permute(1, 0, 3, 2, 4).flatten(1, 2).contiguous()
+    chunked_BNCHD = padded.reshape(padded.shape[0], -1, chunk, *padded.shape[2:])
+    return chunked_BNCHD.permute(1, 0, 3, 2, 4).flatten(1, 2).contiguous()
 
 
 def recurrent_delta_rule(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **_: Any) -> Tensor:

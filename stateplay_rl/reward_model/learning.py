@@ -118,7 +118,7 @@ class _PiecewiseMlp:
     def __call__(self, x_1LW: Tensor) -> Tensor:
         if x_1LW.shape[1] <= self.tokens:
             return self.whole(x_1LW)
-        pieces = x_1LW.split(self.tokens, dim=1)
+        pieces = torch.split(x_1LW, self.tokens, dim=1)
         if not torch.is_grad_enabled():
             return torch.cat([self.whole(piece) for piece in pieces], dim=1)
         parts: list[Tensor] = [checkpoint(self.whole, piece, use_reentrant=False) for piece in pieces]

@@ -63,7 +63,7 @@ def find_targets(model: nn.Module, layer_types: Sequence[str]) -> LoraTargets:
         kind = "mlp" if match.group(2) == "mlp" else layer_types[int(match.group(1))]
         names.append(name)
         counts[f"{kind}.{match.group(3)}"] += 1
-    expected = _expected_counts(layer_types)
+    expected = expected_counts(layer_types)
     if dict(counts) != expected:
         wrong = [f"{k}: {counts.get(k, 0)}, not {n}" for k, n in expected.items() if counts.get(k, 0) != n]
         wrong += [f"{k}: {n}, not 0" for k, n in counts.items() if k not in expected]
@@ -74,7 +74,12 @@ def find_targets(model: nn.Module, layer_types: Sequence[str]) -> LoraTargets:
     return LoraTargets(tuple(names), expected)
 
 
-def _expected_counts(layer_types: Sequence[str]) -> dict[str, int]:
+def expected_counts(layer_types: Sequence[str]) -> dict[str, int]:
+    """How many modules of each kind a model with these layers has.
+
+    Raises:
+        CheckError: a layer type that is none of Qwen3.5's.
+    """
     kinds = Counter(layer_types)
     if set(kinds) - {"full_attention", "linear_attention"} or not kinds:
         raise CheckError(f"unknown layer types {sorted(kinds)}", "only Qwen3.5's two layer types are supported")
@@ -170,6 +175,8 @@ def save_adapter(wrapped: Any, folder: Path, base_name: str) -> None:
     # PEFT writes sets in their order of the day: the same adapter must have the same bytes.
     config["target_modules"] = sorted(config["target_modules"])
     write_text(file, pretty_json(config))
+    # safetensors makes its files readable for their owner only; a server may run as somebody else.
+    (folder / ADAPTER_WEIGHTS).chmod(file.stat().st_mode)
 
 
 def load_adapter(model: Any, folder: Path) -> Any:

@@ -24,6 +24,10 @@ from stateplay_rl.reward_model.pictures import Grid
 
 Reading = Literal["greedy", "expected"]
 MAX_ANSWER_TOKENS = 160
+LEAST_LEGAL_MASS = 0.5
+"""`expected`: an answer whose digits were less probable than this together is counted as one that does not parse."""
+UNLIKELY = "no_score"
+"""Reason code of such an answer."""
 _SELF = "student"
 
 
@@ -144,9 +148,13 @@ def _expected(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt) ->
         best.append(int(probability.argmax()))
         if label + 1 < len(form.labels):
             logits = decoder.add([*form.score_tokens(best[-1]), *form.before[label + 1]])
+    text = chat.decode(form.tokens(best)[:-1])
+    if mass < LEAST_LEGAL_MASS:
+        # It would have written something else: the numbers among what it would not have written mean nothing.
+        return StudentAnswer(None, UNLIKELY, text, mass)
     # Rounding may put a mean of 100 a hair above 100.
     scores = tuple(min(max(mean, 0.0), float(HIGHEST)) for mean in means)
-    return StudentAnswer(scores, None, chat.decode(form.tokens(best)[:-1]), mass)
+    return StudentAnswer(scores, None, text, mass)
 
 
 def _score_distribution(decoder: Decoder, form: AnswerForm, label: int, root: Tensor) -> tuple[Tensor, float]:

@@ -82,7 +82,7 @@ def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry) -> Tenso
         hidden = hidden + attention.proj(seen.transpose(1, 2).flatten(2))
         hidden = hidden + block.mlp(block.norm2(hidden))
     merged: Tensor = tower.merger(hidden.flatten(0, 1))
-    return merged.unflatten(0, (count, -1))
+    return merged.reshape(count, -1, merged.shape[-1])
 
 
 class VisionFeatures:

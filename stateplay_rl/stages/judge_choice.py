@@ -46,11 +46,15 @@ def _single(spec: SingleJudgeConfig, world: str) -> Judge:
             _OTHERS,
         )
     if spec.name == "student":
-        raise UsageError(
-            "the judge `student` is not part of this version: it comes with `sprl train-rm`",
-            _OTHERS,
-        )
+        return _student(spec)
     return load_plugin(spec.name, spec.options)
+
+
+def _student(spec: SingleJudgeConfig) -> Judge:
+    from stateplay_rl.reward_model.judge import StudentJudge
+
+    assert spec.reward_model is not None, "validated by the schema"
+    return StudentJudge(spec.reward_model, base=spec.student_base, device=spec.student_device)
 
 
 def _referee(world: str) -> Judge:

@@ -78,6 +78,7 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
     judge = make_judge(config.judge, world=source.world)
     reads = {"groups": inputs.groups}
     reads |= {f"scores-{n}": path for n, path in enumerate(_replayed(config))}
+    reads |= {f"reward_model-{n}": path for n, path in enumerate(_students(config))}
     with OutputDirectory.open(
         out,
         schema="scores",
@@ -113,6 +114,11 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
 def _replayed(config: ScoreConfig) -> list[Path]:
     specs = [config.judge, *config.judge.parts.values()]
     return sorted({spec.scores for spec in specs if spec.scores is not None})
+
+
+def _students(config: ScoreConfig) -> list[Path]:
+    specs = [config.judge, *config.judge.parts.values()]
+    return sorted({spec.reward_model for spec in specs if spec.reward_model is not None})
 
 
 def _groups_to_read(output: OutputDirectory, source: GroupSource, limit: int | None) -> dict[str, str]:

@@ -69,6 +69,9 @@ DATASET = "dataset.parquet"
 EVALUATION = "evaluation.json"
 GATE = "gate.json"
 CALIBRATION = "calibration.png"
+STUDENT = "student.json"  # what the judge `student` needs to score: base, protocol, reading
+TRAINING_LOG = "train.jsonl"
+PREDICTIONS = "predictions.jsonl"
 
 # run/
 LEDGER = "ledger.sqlite"
