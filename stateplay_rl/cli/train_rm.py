@@ -91,7 +91,7 @@ def _show(summary: TrainRmSummary) -> None:
     table.add_row("agreement", _measured(evaluation["student"]))
     for name, measured in evaluation["baselines"].items():
         table.add_row("", Text(f"{name}: ").append(_measured(measured)))
-    table.add_row("error", Text(f"{_number(evaluation['student']['mae_points'])} points (mean, absolute)"))
+    table.add_row("error", Text(f"{_number(evaluation['student']['mae_points'])} (mean, absolute, points)"))
     table.add_row("gate", Text("passed" if gate["passed"] else "not passed", style="bold"))
     for check in gate["checks"]:
         mark = "ok" if check["passed"] else "failed"

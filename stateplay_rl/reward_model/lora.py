@@ -140,6 +140,11 @@ def _initialise(wrapped: Any, seed: int) -> None:
         parameter.copy_((2.0 * draw - 1.0) / parameter.shape[1] ** 0.5)
 
 
+def find_targets_of(wrapped: Any) -> list[str]:
+    """Names of the adapted modules of a wrapped model."""
+    return [name.partition(".lora_A.")[0] for name, _ in wrapped.named_parameters() if ".lora_A." in name]
+
+
 def trained_parameters(wrapped: Any) -> dict[str, nn.Parameter]:
     """The adapter's parameters by name, in the model's order."""
     return {name: parameter for name, parameter in wrapped.named_parameters() if parameter.requires_grad}
@@ -195,4 +200,26 @@ def load_adapter(model: Any, folder: Path) -> Any:
         raise InputError(
             f"the adapter in {folder} does not fit this base model: {error!s:.300}", "give its base with --model"
         ) from error
+    _require_all(wrapped, folder)
     return wrapped.eval()
+
+
+def _require_all(wrapped: Any, folder: Path) -> None:
+    """PEFT only warns of tensors that an adapter lacks: they would stay random."""
+    from safetensors import SafetensorError, safe_open
+
+    prefix = "base_model.model."
+    model = {name.replace(".default.", "."): p for name, p in wrapped.named_parameters() if ".lora_" in name}
+    try:
+        with safe_open(folder / ADAPTER_WEIGHTS, framework="pt") as file:
+            names = set(file.keys())
+            same = names == model.keys() and all(torch.equal(file.get_tensor(n), model[n].cpu()) for n in names)
+    except (OSError, SafetensorError) as error:
+        raise CorruptionError(f"{folder / ADAPTER_WEIGHTS} cannot be read: {error}", "restore the adapter") from error
+    if not same:
+        lacking = sorted(n.removeprefix(prefix) for n in model.keys() - names)
+        raise InputError(
+            f"the adapter in {folder} does not fit this base model: it lacks {len(lacking)} of {len(model)} tensors "
+            f"{lacking[:2]}",
+            "give the base that it was trained on",
+        )

@@ -23,7 +23,8 @@ from stateplay_rl.reward_model.language import Decoder, embed, plain_model
 from stateplay_rl.reward_model.pictures import Grid
 
 Reading = Literal["greedy", "expected"]
-MAX_ANSWER_TOKENS = 160
+MOST_ANSWERS = 2
+"""A greedy answer is cut, and then counts as truncated, at so many times the longest answer in the taught form."""
 LEAST_LEGAL_MASS = 0.5
 """`expected`: an answer whose digits were less probable than this together is counted as one that does not parse."""
 UNLIKELY = "no_score"
@@ -83,6 +84,10 @@ def parse_text(text: str, labels: Sequence[str], *, truncated: bool = False) -> 
     return StudentAnswer(tuple(scores[label] for label in labels), None, text)
 
 
+def _most_tokens(form: AnswerForm) -> int:
+    return MOST_ANSWERS * len(form.tokens([HIGHEST] * len(form.labels)))
+
+
 def _start(model: Any, form: AnswerForm, prompt: Prompt) -> tuple[Decoder, Tensor]:
     """A decoder that has read the prompt and the answer's first fixed tokens; logits behind each of these."""
     opening = form.before[0]
@@ -100,7 +105,7 @@ def _greedy(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> S
         return _plain_greedy(model, chat, form, prompt)
     answer, token = list(opening), chosen[-1]
     followers = {form.after(i): mark for i, mark in enumerate([*form.before[1:], (*form.end, form.end_of_turn)])}
-    while token != form.end_of_turn and len(answer) < MAX_ANSWER_TOKENS:
+    while token != form.end_of_turn and len(answer) < _most_tokens(form):
         proposal = _proposal(form, answer, token, followers)
         before = decoder.state() if len(proposal) > 1 else None
         chosen = [int(t) for t in decoder.add(proposal).argmax(-1)]
@@ -132,7 +137,7 @@ def _plain_greedy(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt
     logits = decoder.prefill(embed(model, prompt.ids, prompt.features, prompt.grids), keep=1)
     answer: list[int] = []
     token = int(logits[-1].argmax())
-    while token != form.end_of_turn and len(answer) < MAX_ANSWER_TOKENS:
+    while token != form.end_of_turn and len(answer) < _most_tokens(form):
         answer.append(token)
         token = int(decoder.add([token])[-1].argmax())
     return parse_text(chat.decode(answer), form.labels, truncated=token != form.end_of_turn)

@@ -87,7 +87,7 @@ def run(config: TrainRmConfig, inputs: TrainRmInputs, out: Path) -> TrainRmSumma
             return _already_done(out)
         path = processes.broadcast(output.path if output else None)
         setting = Setting(config, processes, path, _precision(config, processes.device))
-        student = _student(setting, model_folder)
+        student = make_student(setting, model_folder)
         dataset = make_dataset(setting, examples, student.reader)
         _check_rule(setting, student)
         best = _train(setting, examples, student)
@@ -129,7 +129,7 @@ def _open(config: TrainRmConfig, inputs: TrainRmInputs, examples: Examples, out:
     )
 
 
-def _student(setting: Setting, folder: Path) -> Student:
+def make_student(setting: Setting, folder: Path) -> Student:
     """The base with a fresh adapter."""
     config = setting.config
     base = load_base(
