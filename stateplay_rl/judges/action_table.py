@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.errors import InputError
@@ -37,7 +38,7 @@ def windows_of(buttons: Sequence[Sequence[int]], edges: Sequence[tuple[int, int]
         starts |= {min(max(first, 0), len(buttons)), min(max(last, 0), len(buttons))}
     starts |= {row for row in range(1, len(buttons)) if tuple(buttons[row]) != tuple(buttons[row - 1])}
     ordered = sorted(starts)
-    return tuple(Window(a, b, _held(buttons[a])) for a, b in zip(ordered, ordered[1:], strict=False))
+    return tuple(Window(a, b, _held(buttons[a])) for a, b in pairwise(ordered))
 
 
 def _held(row: Sequence[int]) -> tuple[str, ...]:

@@ -1,12 +1,11 @@
 """Which frames of a video a judge sees, and as which bytes.
 
-Shapes: N frames of the video, h w picture height and width.
+Shapes: h w picture height and width.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -62,11 +61,6 @@ def jpeg_of(picture_hwC: np.ndarray, longest_side: int, quality: int) -> Jpeg:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, subsampling=_SUBSAMPLING)
     return Jpeg(buffer.getvalue(), *size)
-
-
-def jpegs_of(video_NhwC: np.ndarray, indices: Sequence[int], longest_side: int, quality: int) -> list[Jpeg]:
-    """The chosen frames of a video."""
-    return [jpeg_of(video_NhwC[i], longest_side, quality) for i in indices]
 
 
 def read_picture(path: Path) -> np.ndarray:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.errors import InputError
 from stateplay_rl.judges.action_table import table_text, windows_of
-from stateplay_rl.judges.frames import Jpeg, frame_indices, jpeg_of, jpegs_of, read_picture
+from stateplay_rl.judges.frames import Jpeg, frame_indices, jpeg_of, read_picture
 from stateplay_rl.judges.protocol import JudgingProtocol, labels_for
 from stateplay_rl.stores.atomic import canonical_json, sha256_bytes, sha256_json
 from stateplay_rl.stores.groups import StoredGroup
-from stateplay_rl.stores.video import decode_mp4
+from stateplay_rl.stores.video import decode_frames
 
 KeepImage = Callable[[bytes], str]
 """Stores a JPEG and returns its sha256."""
@@ -55,6 +55,10 @@ class ImagePart:
 
 
 Part = TextPart | ImagePart
+
+
+class UnfitGroupError(InputError):
+    """Production mode does not show this group; the message begins with the reason code."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def build_payload(
 
     Raises:
         CorruptionError: a video or picture is damaged or has another length than the group says.
-        InputError: production mode, and the videos are too short or there is no reference.
+        UnfitGroupError: production mode, and the videos are too short or there is no reference.
     """
     labels = labels_for(group.record.candidates)
     if sorted(order) != list(range(len(labels))):
@@ -157,7 +161,7 @@ class _Builder:
         self._keep = keep_image
         self._indices = frame_indices(self._record.frames, self._config.frames)
         if self._config.mode == "production" and len(self._indices) < self._config.frames:
-            raise InputError(
+            raise UnfitGroupError(
                 f"short_video: group {self._record.group_id} has {self._record.frames} frames, "
                 f"production mode shows {self._config.frames}",
                 "leave such clips out, or judge in development mode",
@@ -178,7 +182,7 @@ class _Builder:
             parts.append(TextPart(REFERENCE))
             parts += self._video("Reference", reference)
         elif self._config.mode == "production":
-            raise InputError(
+            raise UnfitGroupError(
                 f"no_reference: group {self._record.group_id} has no reference video",
                 "production mode needs one: leave conditions without video out",
             )
@@ -189,13 +193,8 @@ class _Builder:
         return parts
 
     def _video(self, name: str, path: Path) -> list[Part]:
-        video_NhwC = decode_mp4(path)
-        if len(video_NhwC) != self._record.frames:
-            raise CorruptionError(
-                f"{path} has {len(video_NhwC)} frames, group.json says {self._record.frames}",
-                "restore the group's folder from a copy, or roll the condition out again",
-            )
-        jpegs = jpegs_of(video_NhwC, self._indices, self._config.longest_side, self._config.jpeg_quality)
+        shown_NhwC = decode_frames(path, self._indices, self._record.frames)
+        jpegs = [jpeg_of(frame, self._config.longest_side, self._config.jpeg_quality) for frame in shown_NhwC]
         parts: list[Part] = []
         for number, (index, jpeg) in enumerate(zip(self._indices, jpegs, strict=True), 1):
             seconds = index / self._record.fps

@@ -66,14 +66,19 @@ class SmallExamples:
     """Stands for `Examples`: so many groups in each split, shown in a shuffled order each."""
 
     splits: Sequence[str]
+    paired: bool = False
+    """Groups 2i and 2i + 1 hold the same candidates, shown in two orders."""
     calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
 
     @property
     def items(self) -> tuple[Example, ...]:
         return tuple(
-            Example(f"group{i}", f"{i:064d}", f"condition{i}", i, split, "normal", scores_of(i), None)
+            Example(f"group{i}", f"{i:064d}", f"condition{i}", i, split, "normal", scores_of(self.content(i)), None)
             for i, split in enumerate(self.splits)
         )
+
+    def content(self, number: int) -> int:
+        return number // 2 if self.paired else number
 
     def of_split(self, split: str) -> tuple[Example, ...]:
         return tuple(item for item in self.items if item.split == split)
@@ -81,7 +86,7 @@ class SmallExamples:
     def payload(self, example: Example, order: Sequence[int] | None = None) -> GroupPayload:
         chosen = self.order(example) if order is None else tuple(order)
         self.calls.append((example.group_id, chosen))
-        return payload_of(example.cluster, chosen)
+        return payload_of(self.content(example.cluster), chosen)
 
     def order(self, example: Example) -> tuple[int, ...]:
         return tuple(int(k) for k in np.random.default_rng([example.cluster, 1]).permutation(4))

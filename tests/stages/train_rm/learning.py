@@ -27,7 +27,10 @@ def make_setting(model: Path, out: Path, *, processes: Processes = ONE, **optimi
     dropout = optimizer.pop("dropout", 0.0)
     values = {**RmOptimizerConfig().model_dump(), "groups_per_step": 8, **optimizer}
     config = TrainRmConfig(
-        model=str(model), lora={"dropout": dropout, "rank": 8, "alpha": 16}, compute={"gradient_checkpointing": False}
+        model=str(model),
+        lora={"dropout": dropout, "rank": 8, "alpha": 16},
+        compute={"gradient_checkpointing": False, "feature_cache": out / "features"},
+        checkpoint_every_steps=1000,
     )
     config = config.model_copy(update={"optimizer": RmOptimizerConfig.model_construct(**values)})
     out.mkdir(parents=True, exist_ok=True)
