@@ -12,6 +12,7 @@ import torch
 
 from stateplay_rl.config.base import FrozenConfig, load_config
 from stateplay_rl.config.train_nft import TrainNftConfig
+from stateplay_rl.config.train_rm import TrainRmConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.judges.base import Judge, checked
 from stateplay_rl.judges.plugin import load_plugin
@@ -20,7 +21,7 @@ from stateplay_rl.worlds.world_files import all_files, arena_world, resolve_worl
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
-SCHEMAS: dict[str, type[FrozenConfig]] = {"configs": TrainNftConfig, "worlds": WorldConfig}
+SCHEMAS: dict[str, type[FrozenConfig]] = {"configs": TrainNftConfig, "student": TrainRmConfig, "worlds": WorldConfig}
 YAML_FILES = sorted([*EXAMPLES.rglob("*.yaml"), *EXAMPLES.rglob("*.yml")])
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *EXAMPLES.rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -6,7 +6,7 @@ Shapes: T frames, h w picture height and width, C = 3 colours.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -139,6 +139,44 @@ def _decode(path: Path, max_frames: int) -> np.ndarray:
         raise CorruptionError(f"{path} decodes to {len(frames)} frames of differing sizes", "replace the file")
     if declared and len(frames) < declared:
         raise CorruptionError(f"{path} is truncated: {len(frames)} of {declared} frames decode", "replace the file")
+    return np.stack(frames)
+
+
+def decode_frames(path: Path, indices: Sequence[int], expected_frames: int) -> np.ndarray:
+    """Some frames of a video; all are decoded in order, only these are converted and held.
+
+    Args:
+        path: the file.
+        indices: wanted frames, ascending.
+        expected_frames: what the whole video must hold.
+
+    Returns:
+        uint8 [len(indices), h, w, 3] RGB.
+
+    Raises:
+        CorruptionError: damaged, or another number of frames.
+        InputError: missing or no video.
+    """
+    wanted = set(indices)
+    frames: list[np.ndarray] = []
+    count = 0
+    from av.video.reformatter import VideoReformatter
+
+    # One for all frames: a frame's own conversion sets up its tables anew every time.
+    reformatter = VideoReformatter()
+    with _opened(path) as (container, stream):
+        for frame in container.decode(stream):
+            if count in wanted:
+                frames.append(reformatter.reformat(frame, format="rgb24").to_ndarray())
+            count += 1
+            if count > expected_frames:
+                break
+    if count != expected_frames or len({frame.shape for frame in frames}) != 1:
+        more = "or more " if count > expected_frames else ""
+        raise CorruptionError(
+            f"{path} has {count} {more}frames, {expected_frames} were recorded for it",
+            "restore the file from a copy, or make it again",
+        )
     return np.stack(frames)
 
 

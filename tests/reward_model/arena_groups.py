@@ -169,7 +169,9 @@ def write_tiny_model(folder: Path, seed: int = 0) -> Path:
     protocol = JudgingProtocol(ProtocolConfig(frames=SHOWN))
     phrases = [line for line in protocol.instruction(labels).splitlines() if line]
     phrases += [payload.FIRST_FRAME, payload.OPPONENT, payload.ACTIONS, payload.REFERENCE, payload.END]
-    phrases += [f"{name}, frame {n} of {SHOWN}, time {t} s:" for name in VIDEOS for n, t in ((1, "0.000"), (2, "1.600"))]
+    phrases += [
+        f"{name}, frame {n} of {SHOWN}, time {t} s:" for name in VIDEOS for n, t in ((1, "0.000"), (2, "1.600"))
+    ]
     sizes = SmallSizes()
     texts = [condition.prompt for condition in conditions(8, 5)] + ['{"scores": {"A": 1, "B": 2, "C": 3, "D": 4}}']
     tokenizer = train_tokenizer(texts, 600, phrases)

@@ -64,7 +64,9 @@ def test_a_sequence_may_be_continued_from_its_state() -> None:
     tensors = [x.detach() for x in inputs(30)]
     whole, last = chunked_delta_rule(*tensors, chunk_size=8, output_final_state=True)
     first, state = chunked_delta_rule(*(x[:, :13] for x in tensors), chunk_size=8, output_final_state=True)
-    rest, end = chunked_delta_rule(*(x[:, 13:] for x in tensors), chunk_size=8, initial_state=state, output_final_state=True)
+    rest, end = chunked_delta_rule(
+        *(x[:, 13:] for x in tensors), chunk_size=8, initial_state=state, output_final_state=True
+    )
     torch.testing.assert_close(torch.cat((first, rest), dim=1), whole, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(end, last, rtol=1e-10, atol=1e-12)
 

@@ -16,7 +16,9 @@ from tests.reward_model.small_groups import load_small_model
 
 
 def attach(base: BaseModel, seed: int = 1) -> object:
-    return lora.attach(base.model, lora.find_targets(base.model, base.layer_types), rank=4, alpha=8, dropout=0.0, seed=seed)
+    return lora.attach(
+        base.model, lora.find_targets(base.model, base.layer_types), rank=4, alpha=8, dropout=0.0, seed=seed
+    )
 
 
 def test_targets_of_the_9b_shapes() -> None:

@@ -117,7 +117,11 @@ def test_expectations_are_those_of_all_strings(base: BaseModel, prompt: Prompt) 
     digits = list(form.digits)
     for score in (0, 4, 10, 37, 99, 100):
         tokens = [*form.score_tokens(score), end]
-        legal = [digits, [end] if score == 0 else [*digits, end], [form.digits[0], end] if score in (10, 100) else [end]]
+        legal = [
+            digits,
+            [end] if score == 0 else [*digits, end],
+            [form.digits[0], end] if score in (10, 100) else [end],
+        ]
         with torch.no_grad():
             inputs = embed(base.model, (*start, *tokens), prompt.features, prompt.grids)
             rows = answer_logits(base.model, inputs, len(tokens)).double()

@@ -326,7 +326,7 @@ def test_the_referee_refuses_other_worlds(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["openai", "student"])
+@pytest.mark.parametrize("name", ["openai"])
 def test_judges_of_later_versions_say_so(name: str) -> None:
     with pytest.raises(UsageError, match="not part of this version"):
         make_judge(JudgeConfig(name=name), world="arena")

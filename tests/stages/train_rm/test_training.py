@@ -51,7 +51,9 @@ def test_shuffled_labels_permute_the_scores(overfitted: Bench) -> None:
 
 def test_another_order_in_every_epoch_comes_with_its_targets(small_folder: Path, tmp_path: Path) -> None:
     options = {"epochs": 3, "groups_per_step": 4, "shuffle_labels": True}
-    bench = Bench(make_setting(small_folder, tmp_path / "out", **options), SmallExamples(["train"] * 2 + ["validation"]))
+    bench = Bench(
+        make_setting(small_folder, tmp_path / "out", **options), SmallExamples(["train"] * 2 + ["validation"])
+    )
     bench.trainer.run()
     shown = [order for name, order in bench.examples.calls if name == "group0"]
     assert len(shown) == 3
@@ -100,7 +102,9 @@ def test_a_killed_and_resumed_training_equals_an_uninterrupted_one(small_folder:
 
 def test_the_best_epoch_on_validation_is_in_the_model_at_the_end(small_folder: Path, tmp_path: Path) -> None:
     options = {"epochs": 3, "groups_per_step": 2, "learning_rate": 5e-2, "schedule": "constant"}
-    bench = Bench(make_setting(small_folder, tmp_path / "out", **options), SmallExamples(["train"] * 2 + ["validation"]))
+    bench = Bench(
+        make_setting(small_folder, tmp_path / "out", **options), SmallExamples(["train"] * 2 + ["validation"])
+    )
     best = bench.trainer.run()
     losses = [line["validation_loss"] for line in bench.log.read() if "validation_loss" in line]
     assert len(losses) == 3
