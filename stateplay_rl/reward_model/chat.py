@@ -96,6 +96,10 @@ class ChatFormat:
         ids += self.text(_flush(texts))
         return ChatTokens((*ids, *self.tail_ids), tuple(used))
 
+    def served_template(self) -> str:
+        """The checkpoint's template with thinking switched off for good: for servers that are given no such option."""
+        return f"{{%- set enable_thinking = false %}}{self.tokenizer.chat_template}"
+
     def text(self, text: str) -> list[int]:
         """Ids of plain text; special tokens in it are split into ordinary ones."""
         if not text:

@@ -8,7 +8,7 @@ from stateplay_rl.errors import InputError
 from stateplay_rl.reward_model.base_model import BaseModel
 from stateplay_rl.reward_model.chat import ChatFormat
 from stateplay_rl.reward_model.payload import TextPart
-from tests.reward_model.small_groups import picture, payload_of
+from tests.reward_model.small_groups import payload_of, picture
 
 
 def test_tokens_are_those_of_the_rendered_template(base: BaseModel) -> None:
@@ -50,6 +50,15 @@ def test_a_template_that_always_thinks_is_refused(base: BaseModel) -> None:
     with pytest.raises(InputError, match="thinking"):
         ChatFormat(tokenizer, base.chat.image_id)
     tokenizer.chat_template = before
+
+
+def test_the_served_template_has_thinking_off_without_being_asked(base: BaseModel) -> None:
+    tokenizer = base.chat.tokenizer
+    messages = [{"role": "user", "content": "hello"}]
+    asked = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=False)
+    options = {"tokenize": False, "add_generation_prompt": True, "chat_template": base.chat.served_template()}
+    assert tokenizer.apply_chat_template(messages, **options) == asked
+    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) != asked
 
 
 def test_a_tokenizer_of_another_model_is_refused(base: BaseModel) -> None:

@@ -109,6 +109,6 @@ def test_a_folder_without_an_adapter_and_one_of_another_base_are_refused(small_f
 
     file = tmp_path / "adapter" / lora.ADAPTER_WEIGHTS
     state = load_file(file)
-    save_file({name: tensor for name, tensor in list(state.items())[:-1]}, file)
+    save_file(dict(list(state.items())[:-1]), file)
     with pytest.raises(InputError, match="does not fit"):
         lora.load_adapter(load_small_model(small_folder).model, tmp_path / "adapter")

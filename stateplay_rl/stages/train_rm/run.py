@@ -181,6 +181,7 @@ def _finish(
     def write() -> dict[str, Any]:
         assert output is not None, "only the main process writes"
         adapter = sealing.write_adapter(output, student)
+        output.write_text(layout.SERVED_TEMPLATE, student.base.chat.served_template())
         data = dataset.facts(examples.sha256())
         gate = sealing.write_results(output, setting, facts, adapter, evaluation, data)
         sealing.remove_work(output.path)
