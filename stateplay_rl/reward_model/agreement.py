@@ -161,9 +161,12 @@ def cluster_interval(
 
 
 def by_class(groups: Sequence[Judged], tie_points: int = 0) -> dict[str, dict[str, float | int | None]]:
-    """`summarise` for every mechanics class."""
-    names = sorted({group.mechanics_class for group in groups})
-    return {name: summarise([g for g in groups if g.mechanics_class == name], tie_points) for name in names}
+    """`summarise` and the calibration error for every mechanics class."""
+    found: dict[str, dict[str, float | int | None]] = {}
+    for name in sorted({group.mechanics_class for group in groups}):
+        members = [group for group in groups if group.mechanics_class == name]
+        found[name] = {**summarise(members, tie_points), "calibration_error_points": calibration_error(members)}
+    return found
 
 
 def by_position(groups: Sequence[Judged], tie_points: int = 0) -> list[dict[str, float | int | None]]:

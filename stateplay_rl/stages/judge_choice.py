@@ -54,7 +54,12 @@ def _student(spec: SingleJudgeConfig) -> Judge:
     from stateplay_rl.reward_model.judge import StudentJudge
 
     assert spec.reward_model is not None, "validated by the schema"
-    return StudentJudge(spec.reward_model, base=spec.student_base, device=spec.student_device)
+    return StudentJudge(
+        spec.reward_model,
+        base=spec.student_base,
+        device=spec.student_device,
+        wait_on_host=spec.student_waits_on_host,
+    )
 
 
 def _referee(world: str) -> Judge:

@@ -109,7 +109,9 @@ def test_by_position_and_class() -> None:
     assert [row["judge_mean"] for row in rows] == [90.0, 10.0]
     assert [row["student_mean"] for row in rows] == [80.0, 20.0]
     assert [row["pairwise_agreement"] for row in rows] == [0.5, 0.5]
-    assert {name: row["groups"] for name, row in by_class(groups).items()} == {"a": 1, "b": 1}
+    found = by_class(groups)
+    assert {name: row["groups"] for name, row in found.items()} == {"a": 1, "b": 1}
+    assert (found["a"]["calibration_error_points"], found["b"]["calibration_error_points"]) == (10.0, None)
 
 
 def test_calibration_bins_hold_every_score() -> None:

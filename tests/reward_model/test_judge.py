@@ -83,6 +83,14 @@ def test_an_answer_that_does_not_parse_is_a_failure_with_its_reason(
     assert judge.score_group(group) == verdict
 
 
+def test_a_student_that_waits_on_the_host_scores_the_same(model: Path, group: StoredGroup, tmp_path: Path) -> None:
+    folder = seal(tmp_path / "rm", model)
+    spec = JudgeConfig(name="student", reward_model=folder, student_waits_on_host=True)
+    parked = make_judge(spec, world="arena")
+    expected = StudentJudge(folder).score_group(group)
+    assert [parked.score_group(group) for _ in range(2)] == [expected, expected]
+
+
 def test_a_group_that_does_not_fit_is_a_failure_and_never_cut(model: Path, group: StoredGroup, tmp_path: Path) -> None:
     verdict = StudentJudge(seal(tmp_path / "rm", model, max_length=100)).score_group(group)
     assert verdict.status == "failed"

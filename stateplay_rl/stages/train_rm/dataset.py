@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stateplay_rl.errors import CorruptionError
 from stateplay_rl.reward_model.inputs import GroupReader, Length, refuse_too_long
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.main_process import on_main
@@ -41,19 +40,27 @@ class Dataset:
         }
 
 
+def begun_with(setting: Setting, examples: Examples) -> Examples:
+    """The examples of an interrupted run as its table lists them; all of them when there is no table yet."""
+    path = setting.out / layout.DATASET
+    if not setting.processes.broadcast(path.is_file() if setting.processes.is_main else None):
+        return examples
+    rows = tables.read_table(path, DATASET_COLUMNS)
+    return examples.only({row["group_id"]: row["group_sha256"] for row in rows})
+
+
 def make_dataset(setting: Setting, examples: Examples, reader: GroupReader) -> Dataset:
     """Count every group's length and write the table; an interrupted run's table is taken as it is.
 
+    Args:
+        examples: as `begun_with` gives them.
+
     Raises:
         InputError: a group is longer than `max_length`: it is neither cut nor thinned out nor left out.
-        CorruptionError: the table of the interrupted run is of other data.
     """
     path = setting.out / layout.DATASET
-    wanted = {e.group_id: e.group_sha256 for e in examples.items}
     if setting.processes.broadcast(path.is_file() if setting.processes.is_main else None):
         dataset = Dataset(tuple(tables.read_table(path, DATASET_COLUMNS)))
-        if {row["group_id"]: row["group_sha256"] for row in dataset.rows} != wanted:
-            raise CorruptionError(f"{path} is of other groups", "start over with --overwrite")
     else:
         dataset = Dataset(tuple(_counted(setting, examples, reader)))
     lengths = {row["group_id"]: Length(row["prompt_tokens"], row["answer_tokens"]) for row in dataset.rows}

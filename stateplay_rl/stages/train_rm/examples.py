@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,23 @@ class Examples:
     def of_split(self, split: str) -> tuple[Example, ...]:
         """Examples of a split, by group id."""
         return tuple(item for item in self.items if item.split == split)
+
+    def only(self, recorded: Mapping[str, str]) -> Examples:
+        """The examples that an interrupted training began with: an open run may have grown since.
+
+        Args:
+            recorded: group id -> hash of its `group.json`.
+
+        Raises:
+            CorruptionError: one of them is gone or has changed.
+        """
+        found = {item.group_id: item for item in self.items}
+        for group_id, sha256 in recorded.items():
+            if group_id not in found or found[group_id].group_sha256 != sha256:
+                raise CorruptionError(
+                    f"group {group_id} is gone or has changed since this training began", "start over with --overwrite"
+                )
+        return replace(self, items=tuple(found[group_id] for group_id in sorted(recorded)))
 
     def payload(self, example: Example, order: Sequence[int] | None = None) -> GroupPayload:
         """What the judge saw; with `order` the same group in another order, built again from its files.

@@ -22,7 +22,7 @@ from stateplay_rl.reward_model.sharding import shard_base
 from stateplay_rl.reward_model.student import Student
 from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.train_rm import sealing
-from stateplay_rl.stages.train_rm.dataset import Dataset, make_dataset
+from stateplay_rl.stages.train_rm.dataset import Dataset, begun_with, make_dataset
 from stateplay_rl.stages.train_rm.evaluating import Predictions, choose_reading, evaluate
 from stateplay_rl.stages.train_rm.examples import ExampleInputs, Examples, read_examples
 from stateplay_rl.stages.train_rm.setting import Setting
@@ -87,6 +87,7 @@ def run(config: TrainRmConfig, inputs: TrainRmInputs, out: Path) -> TrainRmSumma
             return _already_done(out)
         path = processes.broadcast(output.path if output else None)
         setting = Setting(config, processes, path, _precision(config, processes.device))
+        examples = begun_with(setting, examples)
         student = make_student(setting, model_folder)
         dataset = make_dataset(setting, examples, student.reader)
         _check_rule(setting, student)
