@@ -103,6 +103,12 @@ class RequestsConfig(FrozenConfig):
     outage_seconds: float = Field(
         172_800.0, gt=0, description="give up after this long without any answer, once it has answered"
     )
+    doubts_in_a_row: int = Field(
+        56, ge=1, description="stop after so many requests in doubt with no answer between them: each may be paid"
+    )
+    unread_in_a_row: int = Field(
+        112, ge=1, description="stop after so many answers that cannot be read with no good one between them"
+    )
     finish_seconds: float = Field(60.0, gt=0, description="Ctrl-C waits this long for requests in flight")
     max_requests: int | None = Field(None, ge=0, description="stop before more requests than this may have been billed")
     max_cost: float | None = Field(None, ge=0, description="stop before this much may have been spent")
