@@ -1,12 +1,15 @@
-"""Train arena's small student from nothing: a Qwen3.5-class model of 5 M parameters that sees arena's pictures.
+"""Train arena's small student: a Qwen3.5-class model of 5 M parameters that sees arena's pictures.
 
-    python examples/arena_student/train_student.py --out build/arena_student               # one GPU, under 5 minutes
+    python examples/arena_student/train_student.py --out build/arena_student               # one GPU, about 5 minutes
+    python examples/arena_student/train_student.py --out build/more --init build/arena_student/student --seed 7
     python examples/arena_student/train_student.py --out build/x --scale 0.002 --device cpu # a smoke run
 
 It answers the judge's request about engine renderings with right and wrong mechanics, never about outputs of a world
 model. `sprl train-rm` then fits a LoRA to the judge's scores of real groups. Writes the model folder `student/`
-(bfloat16), `train.jsonl` and `metrics.json`. The steps are fixed by `--scale` and the seed; `--max-seconds` shortens a
-run that would take longer and says so in the log.
+(bfloat16), `train.jsonl` and `metrics.json`. The steps are fixed by `--scale` and the seed. A run that would take
+longer than `--max-seconds` makes fewer: the speed is measured on the first steps, and the learning rate is planned to
+end at zero in time; the log says so. `--init` goes on from a student's weights, best with another seed, hence other
+conditions; sentences that its tokenizer does not know yet become new tokens.
 """
 
 from __future__ import annotations
@@ -23,24 +26,29 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from student_recipe.data import Futures, render_futures
-from student_recipe.model import SIZES, GroupSampler, StudentInTraining, prompt_table
-from student_recipe.prompts import make_tokenizer
+from student_recipe.data import Futures, render_futures, tokenizer_conditions
+from student_recipe.model import SIZES, GroupSampler, PromptRows, PromptTable, StudentInTraining
+from student_recipe.prompts import add_phrases, make_tokenizer
 from torch import Tensor
 
 from stateplay_rl.reward_model.answers import AnswerForm
-from stateplay_rl.reward_model.chat import ChatFormat
+from stateplay_rl.reward_model.base_model import load_base
 from stateplay_rl.reward_model.delta_rule import DeltaRule
 from stateplay_rl.reward_model.small_model import build_config, build_model, write_folder
 
-CONDITIONS = 16_000
+CONDITIONS = 8_000
 HELD_OUT = 256
 STEPS = 4_000
 BATCH = 64
 LEARNING_RATE = 1e-3
-WARM_UP = 300
-EMA_DECAY = 0.998
+WARM_UP = 150
+EMA_DECAY = 0.99
+"""Short: the learning rate ends at zero, and a long mean would hold weights of a worse time."""
 HEAD_WEIGHT = 4.0
+CHECK_STEPS = 50
+"""How often speed and time left are looked at."""
+RESERVED_SECONDS = 8.0
+"""Kept for the evaluation and the export."""
 LABELS = ("A", "B", "C", "D")
 
 
@@ -54,6 +62,7 @@ class Run:
     scale: float
     max_seconds: float
     use_graph: bool
+    workers: int | None
     started: float
 
     def log(self, **values: Any) -> None:
@@ -66,18 +75,39 @@ class Run:
         return max(least, round(full * self.scale))
 
 
-def load_data(run: Run) -> tuple[Futures, Futures]:
-    """Training and held-out conditions, rendered by forked workers."""
+    def seconds_left(self) -> float:
+        """Until the last step must be done."""
+        return self.max_seconds - RESERVED_SECONDS - (time.monotonic() - self.started)
+
+
+def load_student(run: Run, init: Path | None) -> tuple[Any, Any]:
+    """Student (float32, CPU) and tokenizer: new, or those of a folder."""
+    conditions = tokenizer_conditions(run.seed)
+    if init is None:
+        tokenizer = make_tokenizer(conditions)
+        return build_model(build_config(SIZES, tokenizer), run.seed), tokenizer
+    base = load_base(init, device=torch.device("cpu"), precision="float32", rule="auto")
+    if (base.model.config.text_config.hidden_size, len(base.layer_types)) != (SIZES.hidden, SIZES.layers):
+        raise SystemExit(f"{init} is a model of another size: train from nothing (leave --init out)")
+    student, tokenizer = base.model.requires_grad_(True), base.chat.tokenizer
+    added = add_phrases(tokenizer, conditions)
+    if added:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.seed)
+            student.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    run.log(event="init", folder=str(init), new_tokens=added)
+    return student, tokenizer
+
+
+def load_data(run: Run, rows: tuple[PromptRows, PromptRows]) -> tuple[tuple[Futures, PromptTable], ...]:
+    """Training and held-out conditions, rendered by forked workers while this process tokenises their requests."""
+    counts = (run.scaled(CONDITIONS, 20), run.scaled(HELD_OUT, 20))
     found = []
-    for count, seed in ((run.scaled(CONDITIONS, 20), run.seed), (run.scaled(HELD_OUT, 20), run.seed + 1)):
-        blocks = list(render_futures(count, seed))
-        arrays = (
-            np.concatenate([getattr(block, name) for block in blocks])
-            for name in ("first_NhwC", "frames_NVShwC", "scores_NV", "readings_NVSR")
-        )
-        found.append(Futures(tuple(c for block in blocks for c in block.conditions), *arrays))
-    run.log(event="rendered", conditions=len(found[0].conditions), scores_mean=float(found[0].scores_NV.mean()))
-    return found[0], found[1]
+    for count, seed, prompts in zip(counts, (run.seed, run.seed + 1), rows, strict=True):
+        futures = render_futures(count, seed, run.workers, prompts.add)
+        run.log(event="rendered", conditions=count, scores_mean=float(futures.arrays.scores_NV.mean()))
+        found.append((futures, prompts.table()))
+    return tuple(found)
 
 
 class Step:
@@ -133,41 +163,56 @@ def captured(run: Run, step: Step) -> Callable[[], None]:
     return graph.replay
 
 
+class StepPlan:
+    """How many steps there are time for, and the learning rate on the way there."""
+
+    def __init__(self, run: Run, steps: int) -> None:
+        self._run, self._asked, self.steps = run, steps, steps
+        self._begun = time.monotonic()
+        self._logged = False
+
+    def rate(self, number: int) -> float:
+        """Cosine from the peak to zero at the last planned step, after a short rise."""
+        rise = min(1.0, (number + 1) / WARM_UP)
+        return LEARNING_RATE * rise * 0.5 * (1 + math.cos(math.pi * min(1.0, number / self.steps)))
+
+    def look(self, number: int) -> None:
+        """Now and then: how many steps fit at the speed so far."""
+        if number % CHECK_STEPS:
+            return
+        if self._run.device.type == "cuda":
+            torch.cuda.synchronize()
+        speed = number / (time.monotonic() - self._begun)
+        self.steps = max(number, min(self._asked, number + int(speed * self._run.seconds_left())))
+        if not self._logged:
+            self._run.log(event="speed", steps_per_second=round(speed, 2), asked=self._asked, planned=self.steps)
+            self._logged = True
+
+
 def train(run: Run, model: StudentInTraining, sampler: GroupSampler, held_out: GroupSampler) -> None:
     """All steps; leaves the averaged weights in the model."""
     batch = BATCH if run.device.type == "cuda" else 2
     step = Step(run, model, sampler.draw(batch))
     work = captured(run, step)
-    steps = run.scaled(STEPS, 4)
-    begun = time.monotonic()
+    plan = StepPlan(run, run.scaled(STEPS, 4))
+    log_every = max(1, min(250, plan.steps // 4))
     running = torch.zeros_like(step.losses)
     number = 0
-    while number < steps:
-        step.rate.fill_(
-            LEARNING_RATE * min(1.0, (number + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * number / steps))
-        )
+    while number < plan.steps:
+        step.rate.fill_(plan.rate(number))
         step.fill(sampler.draw(batch))
         work()
         running += step.losses
         number += 1
-        if number == min(100, steps // 2):
-            if run.device.type == "cuda":
-                torch.cuda.synchronize()
-            speed = number / (time.monotonic() - begun)
-            left = run.max_seconds - (time.monotonic() - run.started)
-            possible = number + int(0.95 * left * speed)
-            run.log(event="speed", steps_per_second=speed, steps=steps, possible=possible)
-            if possible < steps:
-                steps = max(number + 1, possible)
-                run.log(event="shortened", steps=steps)
-        if number % max(1, min(250, steps // 4)) == 0:
-            answer, heads = (running / max(1, min(250, steps // 4))).tolist()
+        plan.look(number)
+        if number % log_every == 0:
+            answer, heads = (running / log_every).tolist()
             running.zero_()
             run.log(step=number, answer=answer, heads=heads)
     with torch.no_grad():
         for parameter, mean in zip(step.parameters, step.ema, strict=True):
             parameter.copy_(mean)
-    run.log(event="trained", steps=steps, **evaluate(run, model, held_out))
+    run.log(event="trained", steps=number, **evaluate(run, model, held_out))
 
 
 @torch.no_grad()
@@ -215,7 +260,9 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies steps and data")
     parser.add_argument("--seed", type=int, default=30260)
     parser.add_argument("--device", default="cuda" if torch.cuda.device_count() else "cpu")
-    parser.add_argument("--max-seconds", type=float, default=270.0, help="the whole run is cut to fit")
+    parser.add_argument("--max-seconds", type=float, default=270.0, help="the whole run, imports left out, fits into it")
+    parser.add_argument("--init", type=Path, help="model folder to go on from")
+    parser.add_argument("--workers", type=int, help="processes that render (one a core)")
     parser.add_argument("--no-graph", action="store_true", help="plain steps instead of a CUDA graph")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -227,25 +274,24 @@ def main() -> None:
         arguments.scale,
         arguments.max_seconds,
         not arguments.no_graph,
+        arguments.workers,
         time.monotonic(),
     )
+    student, tokenizer = load_student(run, arguments.init)
     # Forked workers first: a GPU must not be touched before.
-    training, held_out = load_data(run)
-    tokenizer = make_tokenizer(training.conditions[:512])
-    config = build_config(SIZES, tokenizer)
-    student = build_model(config, run.seed)
-    chat = ChatFormat(tokenizer, int(config.image_token_id))
-    form = AnswerForm.of(chat, LABELS)
-    tables = [prompt_table(student, chat, data) for data in (training, held_out)]
-    run.log(event="tokens", longest=int(tables[0].ids_NL.shape[1]), vocabulary=len(tokenizer))
+    rows = PromptRows(student, tokenizer), PromptRows(student, tokenizer)
+    data = load_data(run, rows)
+    run.log(event="tokens", longest=int(data[0][1].ids_NL.shape[1]), vocabulary=len(tokenizer))
+    form = AnswerForm.of(rows[0].chat, LABELS)
     torch.manual_seed(run.seed)
+    # The delta rule computes in float32: this is for its products.
+    torch.set_float32_matmul_precision("high")
     model = StudentInTraining(student).to(run.device)
     DeltaRule("chunked", run.device).install()
     model.train()
     model.prepare()
     samplers = [
-        GroupSampler(data, table, form, run.device, run.seed + 2 + i)
-        for i, (data, table) in enumerate(zip((training, held_out), tables, strict=True))
+        GroupSampler(futures, table, form, run.device, run.seed + 2 + i) for i, (futures, table) in enumerate(data)
     ]
     train(run, model, samplers[0], samplers[1])
     export(run, model, tokenizer)

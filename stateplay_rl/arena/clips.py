@@ -28,7 +28,7 @@ from stateplay_rl.arena.dataset import (
 )
 from stateplay_rl.arena.moves import SPECIAL_COST
 from stateplay_rl.arena.opponent import STRATEGY_BY_NAME
-from stateplay_rl.arena.state import FPS, WINDOW_FRAMES, Trajectory
+from stateplay_rl.arena.state import FPS, WINDOW_FRAMES, WRITTEN_FRAMES, Trajectory
 from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.errors import OutputError, UsageError
 from stateplay_rl.stores.atomic import atomic_dir, write_bytes, write_text
@@ -79,7 +79,7 @@ def action_table(condition: ArenaCondition, truth: Trajectory) -> pa.Table:
 
 def write_clip(root: Path, condition: ArenaCondition) -> dict[str, str]:
     """Write one clip below `root`; returns its row of the metadata CSV."""
-    truth = simulate(condition)
+    truth = simulate(condition, frames=WRITTEN_FRAMES)
     name = clip_name(condition.index)
     folder = root / "clips" / name
     folder.mkdir(parents=True)

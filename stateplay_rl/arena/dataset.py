@@ -23,6 +23,7 @@ from stateplay_rl.arena.state import (
     MIN_GAP,
     NO_GLITCHES,
     WINDOW_FRAMES,
+    WRITTEN_FRAMES,
     X_MAX,
     X_MIN,
     FirstState,
@@ -78,7 +79,7 @@ class ArenaCondition:
         seed: Seed of the draw.
         index: Position in the draw.
         first: What the first frame shows.
-        held_buttons: uint8 [33, 11] in {0, 1}, constant within each window of 4 rows.
+        held_buttons: uint8 [36, 11] in {0, 1}, constant within each window of 4 rows.
         strategy: Name of the opponent's strategy.
         mechanics_class: Mixed-case class name, one of `CLASSES`.
         prompt: The text, from the true engine's trajectory.
@@ -93,9 +94,9 @@ class ArenaCondition:
     prompt: str
 
 
-def simulate(condition: ArenaCondition, glitches: Glitches = NO_GLITCHES) -> Trajectory:
-    """Play a condition: 33 frames."""
-    return simulate_first(condition.first, condition.held_buttons, condition.strategy, glitches)
+def simulate(condition: ArenaCondition, glitches: Glitches = NO_GLITCHES, frames: int = FRAMES) -> Trajectory:
+    """Play a condition: the 33 frames that are used, or up to the 36 of a written clip."""
+    return simulate_first(condition.first, condition.held_buttons, condition.strategy, glitches, frames)
 
 
 def classify(trajectory: Trajectory) -> str:
@@ -220,11 +221,11 @@ _HABITS: dict[str, dict[str, float]] = {
 
 
 def _draw_buttons(rng: np.random.Generator, first: FirstState, mechanics_class: str) -> NDArray[np.uint8]:
-    """Held buttons [33, 11]: one choice a window, often kept for the next window."""
+    """Held buttons [36, 11]: one choice a window, often kept for the next window."""
     lose = mechanics_class == "Result_lose"
     habit = _HABITS[str(rng.choice(list(_HABITS), p=(0.3, 0.35, 0.35) if lose else (0.6, 0.3, 0.1)))]
     kinds, weights = list(habit), np.array(list(habit.values()))
-    windows = -(-FRAMES // WINDOW_FRAMES)
+    windows = WRITTEN_FRAMES // WINDOW_FRAMES
     buttons = np.zeros((windows, len(BUTTONS)), np.uint8)
     ahead = "RIGHT" if first.x[1] > first.x[0] else "LEFT"
     behind = "LEFT" if ahead == "RIGHT" else "RIGHT"
@@ -237,7 +238,7 @@ def _draw_buttons(rng: np.random.Generator, first: FirstState, mechanics_class: 
         if macro >= 0 and (window == macro or (window > macro + 2 and rng.random() < 0.12)):
             pressed = ("D",)
         buttons[window, [_INDEX[name] for name in pressed]] = 1
-    return np.repeat(buttons, WINDOW_FRAMES, axis=0)[:FRAMES]
+    return np.repeat(buttons, WINDOW_FRAMES, axis=0)
 
 
 def _choose(

@@ -19,6 +19,11 @@ from stateplay_rl.errors import InputError
 FPS = 20
 FRAMES = 33
 WINDOW_FRAMES = 4
+WRITTEN_FRAMES = 36
+"""Frames and action rows of a written clip: whole windows. Its first 33 frames are used, as 97 of 100 of the real data.
+
+So the action bins of the 9 latent slots are exactly the windows.
+"""
 TIMER_FRAMES = 20
 X_MIN = 10
 X_MAX = 86

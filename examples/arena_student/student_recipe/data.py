@@ -8,11 +8,14 @@ under which letter, is drawn while training. Shapes: V futures, S frames shown, 
 from __future__ import annotations
 
 import io
+import math
+import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +35,7 @@ CLASS_MIX = {"normal": 0.4, "Macro_success": 0.15, "macro_fail": 0.15, "Result_w
 FUTURES = 10
 READINGS = 8
 JOB_CONDITIONS = 20
+FIRST_FOR_TOKENIZER = 1_000_000
 JPEG_QUALITY = 90
 _SHOWN = list(frame_indices(FRAMES, FRAMES_SHOWN))
 _COLUMN = {name: i for i, name in enumerate(FRAME_FIELDS)}
@@ -39,8 +43,8 @@ _GLITCHES = [Glitches(bool(k & 1), bool(k & 2), bool(k & 4)) for k in range(1, 8
 
 
 @dataclass(frozen=True)
-class Futures:
-    """What training draws its groups from, N conditions.
+class Arrays:
+    """Pictures, scores and readings of N conditions.
 
     Args:
         first_NhwC: first frames, uint8.
@@ -49,11 +53,34 @@ class Futures:
         readings_NVSR: bars (4), body places (2) and heights (2) as shares of their range, float32.
     """
 
-    conditions: tuple[ArenaCondition, ...]
     first_NhwC: NDArray[np.uint8]
     frames_NVShwC: NDArray[np.uint8]
     scores_NV: NDArray[np.float32]
     readings_NVSR: NDArray[np.float32]
+
+    @classmethod
+    def shared(cls, count: int) -> Arrays:
+        """Zeros in memory that forked workers share: nothing is sent back through pipes."""
+        picture = (lay.HEIGHT, lay.WIDTH, 3)
+        return cls(
+            _shared((count, *picture), np.uint8),
+            _shared((count, FUTURES, FRAMES_SHOWN, *picture), np.uint8),
+            _shared((count, FUTURES), np.float32),
+            _shared((count, FUTURES, FRAMES_SHOWN, READINGS), np.float32),
+        )
+
+
+def _shared(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Futures:
+    """What training draws its groups from: conditions and what was rendered of them."""
+
+    conditions: tuple[ArenaCondition, ...]
+    arrays: Arrays
 
 
 def _mixed(rng: np.random.Generator, pool: list[Trajectory]) -> Trajectory:
@@ -97,28 +124,53 @@ def _readings(trajectory: Trajectory) -> NDArray[np.float32]:
     return np.concatenate(columns, axis=1)[_SHOWN].astype(np.float32)
 
 
-def _job(arguments: tuple[int, int, tuple[str, ...]]) -> Futures:
+_filled: list[Arrays] = []
+"""In a worker: where its results go."""
+
+
+def _job(arguments: tuple[int, int, tuple[str, ...]]) -> tuple[ArenaCondition, ...]:
+    """Render some conditions into the shared arrays."""
     seed, start, classes = arguments
+    arrays = _filled[-1]
     conditions = tuple(draw_condition(seed, start + i, name, CLEAR_CHANGE) for i, name in enumerate(classes))
-    first, frames, scores, readings = [], [], [], []
-    for condition in conditions:
+    for row, condition in enumerate(conditions, start):
         rng = np.random.default_rng([seed, 7, condition.index])
         futures = _futures(rng, condition)
         videos = [render(future) for future in futures]
-        truth = futures[0]
-        first.append(_jpeg(videos[0][0]))
-        frames.append(np.stack([np.stack([_jpeg(video[i]) for i in _SHOWN]) for video in videos]))
-        scores.append([compare(video, truth).score for video in videos])
-        readings.append(np.stack([_readings(future) for future in futures]))
-    return Futures(conditions, np.stack(first), np.stack(frames), np.array(scores, np.float32), np.stack(readings))
+        arrays.first_NhwC[row] = _jpeg(videos[0][0])
+        for future, (trajectory, video) in enumerate(zip(futures, videos, strict=True)):
+            arrays.frames_NVShwC[row, future] = [_jpeg(video[i]) for i in _SHOWN]
+            arrays.scores_NV[row, future] = compare(video, futures[0]).score
+            arrays.readings_NVSR[row, future] = _readings(trajectory)
+    return conditions
 
 
-def render_futures(count: int, seed: int, workers: int | None = None) -> Iterator[Futures]:
-    """Blocks of conditions in order; the same seed gives the same data whatever the number of workers.
+def tokenizer_conditions(seed: int, count: int = 256) -> list[ArenaCondition]:
+    """Conditions whose texts the tokenizer learns from; not those of the training."""
+    classes = class_sequence(count, seed, CLASS_MIX)
+    return [draw_condition(seed, FIRST_FOR_TOKENIZER + i, name, CLEAR_CHANGE) for i, name in enumerate(classes)]
+
+
+def render_futures(
+    count: int, seed: int, workers: int | None = None, meanwhile: Callable[[Sequence[ArenaCondition]], None] = len
+) -> Futures:
+    """All conditions; the same seed gives the same data whatever the number of workers.
 
     Call it before a GPU is touched: the workers are forked.
+
+    Args:
+        count: conditions.
+        workers: processes; None takes one a core.
+        meanwhile: called here with each block of conditions, in order, while the workers go on.
     """
     classes = class_sequence(count, seed, CLASS_MIX)
     jobs = [(seed, start, classes[start : start + JOB_CONDITIONS]) for start in range(0, count, JOB_CONDITIONS)]
-    with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=get_context("fork")) as pool:
-        yield from pool.map(_job, jobs)
+    arrays = Arrays.shared(count)
+    conditions: list[ArenaCondition] = []
+    with ProcessPoolExecutor(
+        workers or os.cpu_count(), mp_context=get_context("fork"), initializer=_filled.append, initargs=(arrays,)
+    ) as pool:
+        for block in pool.map(_job, jobs):
+            conditions += block
+            meanwhile(block)
+    return Futures(tuple(conditions), arrays)

@@ -8,6 +8,7 @@ V futures, S frames shown, R readings, K candidates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stateplay_rl.arena.dataset import ArenaCondition
 from stateplay_rl.reward_model.answers import AnswerForm
 from stateplay_rl.reward_model.chat import ChatFormat
 from stateplay_rl.reward_model.language import NO_MASKS
@@ -70,34 +72,69 @@ class PromptTable:
     mark_places_NI: Tensor
 
 
-def prompt_table(model: Any, chat: ChatFormat, data: Futures) -> PromptTable:
-    """Tokens and positions of every condition's request."""
-    tokens = GRID.tokens(2)
-    picture = ImagePart(b"", "")
-    rows = []
-    for condition in data.conditions:
-        parts: list[TextPart | ImagePart] = [picture if part is None else part for part in request_parts(condition)]
-        rows.append(chat.prompt(parts, [tokens] * PICTURES).ids)
-    longest = max(len(row) for row in rows) + MAX_ANSWER
-    # Whole chunks of the delta rule: nothing is padded inside the step.
-    longest += -longest % 64
-    ids_NL = torch.zeros(len(rows), longest, dtype=torch.int32)
-    places, marks, positions = [], [], []
-    grid_thw = torch.tensor([[1, GRID.rows, GRID.columns]] * PICTURES)
-    for i, row in enumerate(rows):
-        ids_NL[i, : len(row)] = torch.tensor(row, dtype=torch.int32)
-        image_L = ids_NL[i] == chat.image_id
-        places.append(image_L.nonzero()[:, 0])
-        marks.append(places[-1][tokens - 1 :: tokens] + 1)
-        found, _ = model.model.get_rope_index(ids_NL[i : i + 1].long(), image_L[None].int(), image_grid_thw=grid_thw)
-        positions.append(found[:, 0].int())
-    return PromptTable(
-        ids_NL,
-        torch.stack(positions),
-        torch.tensor([len(row) for row in rows]),
-        torch.stack(places),
-        torch.stack(marks),
-    )
+class _RememberingChat(ChatFormat):
+    """A chat format that tokenises a text once: most texts stand in every request."""
+
+    def __init__(self, tokenizer: Any, image_token_id: int) -> None:
+        self._known: dict[str, list[int]] = {}
+        super().__init__(tokenizer, image_token_id)
+
+    def text(self, text: str) -> list[int]:
+        if text not in self._known:
+            self._known[text] = super().text(text)
+        return self._known[text]
+
+
+class PromptRows:
+    """Tokens of requests, made one by one.
+
+    Args:
+        model: the student, on the CPU.
+        tokenizer: its tokenizer.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self._model = model
+        self.chat = _RememberingChat(tokenizer, int(model.config.image_token_id))
+        self._rows: list[tuple[int, ...]] = []
+
+    def add(self, conditions: Sequence[ArenaCondition]) -> None:
+        """Tokenise the requests of some conditions."""
+        picture, tokens = ImagePart(b"", ""), [GRID.tokens(2)] * PICTURES
+        for condition in conditions:
+            parts: list[TextPart | ImagePart] = [picture if part is None else part for part in request_parts(condition)]
+            self._rows.append(self.chat.prompt(parts, tokens).ids)
+
+    def table(self) -> PromptTable:
+        """Tokens and positions of everything added."""
+        tokens, rows = GRID.tokens(2), self._rows
+        longest = max(len(row) for row in rows) + MAX_ANSWER
+        # Whole chunks of the delta rule: nothing is padded inside the step.
+        longest += -longest % 64
+        ids_NL = torch.zeros(len(rows), longest, dtype=torch.int32)
+        places, positions = [], []
+        grid_thw = torch.tensor([[1, GRID.rows, GRID.columns]] * PICTURES)
+        # Positions depend on the places of the pictures alone.
+        known: dict[bytes, Tensor] = {}
+        for i, row in enumerate(rows):
+            ids_NL[i, : len(row)] = torch.tensor(row, dtype=torch.int32)
+            image_L = ids_NL[i] == self.chat.image_id
+            places.append(image_L.nonzero()[:, 0])
+            key = places[-1].numpy().tobytes()
+            if key not in known:
+                found, _ = self._model.model.get_rope_index(
+                    ids_NL[i : i + 1].long(), image_L[None].int(), image_grid_thw=grid_thw
+                )
+                known[key] = found[:, 0].int()
+            positions.append(known[key])
+        places_NQ = torch.stack(places)
+        return PromptTable(
+            ids_NL,
+            torch.stack(positions),
+            torch.tensor([len(row) for row in rows]),
+            places_NQ,
+            places_NQ[:, tokens - 1 :: tokens] + 1,
+        )
 
 
 def patches_of(pictures_NhwC: Tensor, patch: int = 16, merge: int = 2) -> Tensor:
@@ -173,9 +210,9 @@ class GroupSampler:
     """
 
     def __init__(self, data: Futures, table: PromptTable, form: AnswerForm, device: torch.device, seed: int) -> None:
-        self._data, self._form, self._device = data, form, device
-        self._first = torch.from_numpy(data.first_NhwC).to(device)
-        self._frames = torch.from_numpy(data.frames_NVShwC).to(device)
+        self._data, self._form, self._device = data.arrays, form, device
+        self._first = torch.from_numpy(self._data.first_NhwC).to(device)
+        self._frames = torch.from_numpy(self._data.frames_NVShwC).to(device)
         self._table = PromptTable(*(value.to(device) for value in vars(table).values()))
         self._lengths = table.lengths_N.numpy()
         self._rng = np.random.default_rng(seed)
@@ -189,13 +226,13 @@ class GroupSampler:
             clean: no noise on the pictures.
         """
         rng, futures = self._rng, self._data.scores_NV.shape[1]
-        pick_B = rng.integers(len(self._data.conditions), size=batch) if conditions is None else conditions
+        pick_B = rng.integers(len(self._data.scores_NV), size=batch) if conditions is None else conditions
         chosen_BK = np.stack([rng.permutation(futures)[:CANDIDATES] for _ in range(batch)])
         raw_BK = self._data.scores_NV[pick_B[:, None], chosen_BK]
         scores_BK = np.rint(raw_BK).astype(int)
         ids, answer, places = self._answers(pick_B, scores_BK)
         targets, weights = self._targets(pick_B, chosen_BK, raw_BK)
-        pick, chosen = torch.from_numpy(pick_B).to(self._device), torch.from_numpy(chosen_BK).to(self._device)
+        pick, chosen = self._sent(pick_B), self._sent(chosen_BK)
         shown = [self._first[pick][:, None], self._frames[pick, 0]]
         shown += [self._frames[pick, chosen[:, k]] for k in range(CANDIDATES)]
         pictures = torch.cat(shown, dim=1).float()
@@ -210,12 +247,16 @@ class GroupSampler:
             "positions": table.positions_N3L[pick],
         }
         for name, value in (("answer", answer), ("answer_places", places), ("targets", targets)):
-            tensors[name] = torch.from_numpy(value).to(self._device)
-        tensors["target_weights"] = torch.from_numpy(weights).to(self._device)
-        tensors["scores"] = torch.from_numpy(raw_BK).to(self._device)
-        rows, columns, tokens = (torch.from_numpy(x).to(self._device) for x in ids)
+            tensors[name] = self._sent(value)
+        tensors["target_weights"], tensors["scores"] = self._sent(weights), self._sent(raw_BK)
+        rows, columns, tokens = (self._sent(x) for x in ids)
         tensors["ids"][rows, columns] = tokens.int()
         return tensors
+
+    def _sent(self, values: np.ndarray) -> Tensor:
+        """On the device, without waiting for the step that it is computing."""
+        tensor = torch.from_numpy(values)
+        return tensor.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else tensor
 
     def _answers(
         self, pick_B: np.ndarray, scores_BK: np.ndarray

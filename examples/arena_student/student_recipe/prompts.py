@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tokenizers import AddedToken
+
 from stateplay_rl.arena.dataset import ArenaCondition
 from stateplay_rl.arena.state import FPS, FRAMES
 from stateplay_rl.config.judging import ProtocolConfig
@@ -67,7 +69,8 @@ def phrases(conditions: Iterable[ArenaCondition]) -> list[str]:
     for name in ("Reference", *(f"{payload.CANDIDATE} {label}" for label in labels)):
         found |= {part.text for part in _video(name) if part is not None}
     for condition in conditions:
-        windows = windows_of(condition.held_buttons.tolist(), action_bin_edges(FRAMES, LATENT_FRAMES))
+        edges = action_bin_edges(len(condition.held_buttons), LATENT_FRAMES)
+        windows = windows_of(condition.held_buttons.tolist(), edges)
         found |= {line.partition(": ")[0] + ": " for line in table_text(windows, FPS).splitlines()}
     return sorted(found)
 
@@ -78,3 +81,11 @@ def make_tokenizer(conditions: Sequence[ArenaCondition]) -> Any:
     texts += [table_text(windows_of(c.held_buttons.tolist(), ((0, 1),)), FPS) for c in conditions]
     texts += ['{"scores": {"A": 1, "B": 2, "C": 3, "D": 4}}'] * len(conditions)
     return train_tokenizer(texts, VOCABULARY, phrases(conditions))
+
+
+def add_phrases(tokenizer: Any, conditions: Iterable[ArenaCondition]) -> int:
+    """Make single tokens of the fixed phrases that a tokenizer does not know yet; how many there were."""
+    known = tokenizer.get_added_vocab()
+    missing = [phrase for phrase in phrases(conditions) if phrase not in known]
+    tokenizer.add_tokens([AddedToken(phrase, normalized=False, special=False) for phrase in missing])
+    return len(missing)
