@@ -74,7 +74,6 @@ class Run:
     def scaled(self, full: int, least: int) -> int:
         return max(least, round(full * self.scale))
 
-
     def seconds_left(self) -> float:
         """Until the last step must be done."""
         return self.max_seconds - RESERVED_SECONDS - (time.monotonic() - self.started)
@@ -260,7 +259,9 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies steps and data")
     parser.add_argument("--seed", type=int, default=30260)
     parser.add_argument("--device", default="cuda" if torch.cuda.device_count() else "cpu")
-    parser.add_argument("--max-seconds", type=float, default=270.0, help="the whole run, imports left out, fits into it")
+    parser.add_argument(
+        "--max-seconds", type=float, default=270.0, help="the whole run, imports left out, fits into it"
+    )
     parser.add_argument("--init", type=Path, help="model folder to go on from")
     parser.add_argument("--workers", type=int, help="processes that render (one a core)")
     parser.add_argument("--no-graph", action="store_true", help="plain steps instead of a CUDA graph")

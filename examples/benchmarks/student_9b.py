@@ -10,6 +10,7 @@ cost the same time as trained ones; their answers mean nothing, so the four scor
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.metadata
 import inspect
 import json
@@ -17,6 +18,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,20 +36,22 @@ from stateplay_rl.reward_model.chat import ChatFormat
 from stateplay_rl.reward_model.language import Decoder, embed
 from stateplay_rl.reward_model.learning import (
     GroupInput,
-    attention_kernels,
+    Precision,
     group_loss,
     half_precision,
+    offloaded,
     prepare_for_scoring,
     prepare_for_training,
     save_memory,
 )
 from stateplay_rl.reward_model.payload import GroupPayload, TextPart, build_from_group
 from stateplay_rl.reward_model.pictures import PictureReader
-from stateplay_rl.reward_model.small_model import SmallSizes, build_config, train_tokenizer
+from stateplay_rl.reward_model.small_model import SPECIAL_TOKENS, SmallSizes, build_config, train_tokenizer
 from stateplay_rl.reward_model.vision import VisionFeatures
 from stateplay_rl.stores.groups import GroupRecord, GroupStore, StoredGroup
 
 GIB = 1 << 30
+VOCABULARY = 2048
 SCORES = (71, 3, 100, 48)
 DEVICE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, ImportError)
 """What kernels that refuse a device, a size or a version raise: recorded, and the next figure is measured."""
@@ -61,11 +65,16 @@ class Bench:
 
     device: torch.device
     tiny: bool
+    deadline: float
     model: Any = None
     results: dict[str, Any] = field(default_factory=dict)
 
     def timed(self, name: str, work: Callable[[], Any], *, peak: bool = True) -> Any:
         """Seconds and peak memory of one piece of work; an error of the device is a result, too."""
+        if time.monotonic() > self.deadline:
+            self.results[name] = {"skipped": "no time left"}
+            print(name, self.results[name], flush=True)
+            return None
         self.synchronise()
         if self.device.type == "cuda" and peak:
             torch.cuda.reset_peak_memory_stats()
@@ -92,11 +101,12 @@ class Bench:
 def make_group(folder: Path, height: int, width: int, frames: int) -> StoredGroup:
     """A stored group of moving pictures: 4 candidates, a first frame and a reference."""
     rows, columns = np.mgrid[:height, :width]
+    wave = (128 + 60 * np.sin(np.arange(height + width + 3 * frames + 200) / 25.0)).astype(np.uint8) // 2
     texture = np.random.default_rng(0).integers(0, 60, (height, width, 3), dtype=np.uint8)
 
     def video(phase: int) -> np.ndarray:
         shift = (columns + rows)[None] + 3 * np.arange(frames)[:, None, None] + 40 * phase
-        return (128 + 60 * np.sin(shift / 25.0))[..., None].astype(np.uint8) // 2 + texture
+        return wave[shift][..., None] + texture
 
     record = GroupRecord(
         group_id="benchmark",
@@ -134,18 +144,17 @@ def make_payload(tiny: bool) -> GroupPayload:
         return build_from_group(group, JudgingProtocol(config))
 
 
-def make_model(bench: Bench, texts: list[str]) -> tuple[Any, ChatFormat, PictureReader]:
+def make_model(bench: Bench) -> Any:
     """Random weights of the class's default configuration, which is the 9B, made on the device in bfloat16."""
     from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
-    tokenizer = train_tokenizer(texts, 2048)
     if bench.tiny:
-        config = build_config(SmallSizes(), tokenizer)
+        config = build_config(SmallSizes(), train_tokenizer([], VOCABULARY))
+        config.text_config.vocab_size = VOCABULARY
     else:
-        config = Qwen3_5Config(
-            vision_config={"out_hidden_size": 4096},
-            image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"),
-        )
+        # The tokenizer of the benchmark numbers its special tokens first.
+        image_token = SPECIAL_TOKENS.index("<|image_pad|>")
+        config = Qwen3_5Config(vision_config={"out_hidden_size": 4096}, image_token_id=image_token)
         assert config.text_config.hidden_size == 4096
     dtype = torch.float32 if bench.tiny else torch.bfloat16
     torch.manual_seed(0)
@@ -153,8 +162,7 @@ def make_model(bench: Bench, texts: list[str]) -> tuple[Any, ChatFormat, Picture
         model = Qwen3_5ForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=dtype)
     model.requires_grad_(False)
     model.eval()
-    pictures = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
-    return model, ChatFormat(tokenizer, int(config.image_token_id)), pictures
+    return model
 
 
 def score_once(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm) -> None:
@@ -171,17 +179,68 @@ def score_once(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerFo
         decoder.add(mark).argmax(-1).tolist()
 
 
-def training_step(bench: Bench, group: GroupInput, optimizer: torch.optim.Optimizer) -> float:
+def training_step(bench: Bench, group: GroupInput, optimizer: torch.optim.Optimizer, offload: bool) -> float:
     """Forward, backward, AdamW on one group."""
-    with half_precision(bench.device, "float32" if bench.tiny else "bfloat16"):
-        loss = group_loss(bench.model, group)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    try:
+        with half_precision(bench.device, "float32" if bench.tiny else "bfloat16"):
+            with offloaded(bench.device, offload):
+                loss = group_loss(bench.model, group)
+            loss.backward()
+        optimizer.step()
+    finally:
+        optimizer.zero_grad(set_to_none=True)
     return float(loss.detach())
 
 
-def compare_gradients(bench: Bench, group: GroupInput) -> dict[str, Any]:
+def train_steps(bench: Bench, group: GroupInput, steps: int) -> None:
+    """LoRA steps with the layers' inputs kept on the device; if they do not fit, with the inputs in host memory."""
+    prepare_for_training(bench.model, checkpointing=True)
+    optimizer = torch.optim.AdamW(lora.trained_parameters(bench.model).values(), lr=1e-4, weight_decay=0.0)
+    for name, offload in (("device", False), ("host", True)):
+        fitted = True
+        for number in range(steps):
+            loss = bench.timed(f"step_{name}_{number}", lambda o=offload: training_step(bench, group, optimizer, o))
+            bench.results[f"loss_{name}_{number}"] = loss
+            if loss is None:
+                fitted = False
+                break
+        if fitted:
+            return
+        gc.collect()
+        if bench.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def time_rule(bench: Bench, tokens: int) -> dict[str, float]:
+    """Seconds of one layer's delta rule, forward and backward, with float32 and with TF32 products."""
+    heads, width = (4, 8) if bench.tiny else (32, 128)
+    generator = torch.Generator(bench.device).manual_seed(0)
+    dtype = torch.float32 if bench.tiny else torch.bfloat16
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(1, tokens, *shape, device=bench.device, dtype=dtype, generator=generator)
+
+    q, k, v, g, beta = drawn(heads, width), drawn(heads, width), drawn(heads, width), drawn(heads), drawn(heads)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    found = {}
+    before = torch.get_float32_matmul_precision()
+    for name, precision in (("warm_up", before), ("float32", before), ("tf32", "high")):
+        torch.set_float32_matmul_precision(precision)
+        bench.synchronise()
+        started = time.perf_counter()
+        out, _ = delta_rule.chunked_delta_rule(
+            *inputs, g=-torch.nn.functional.softplus(g.float()), beta=beta.sigmoid(), use_qk_l2norm_in_kernel=True
+        )
+        bench.synchronise()
+        found[f"{name}_forward"] = round(time.perf_counter() - started, 4)
+        out.sum().backward()
+        bench.synchronise()
+        found[f"{name}_both"] = round(time.perf_counter() - started, 4)
+    torch.set_float32_matmul_precision(before)
+    return found
+
+
+def compare_gradients(bench: Bench, group: GroupInput, precision: Precision) -> dict[str, Any]:
     """LoRA gradients of the chunked rule against those of transformers' reference path, on a part of the prompt."""
     from transformers.models.qwen3_5 import modeling_qwen3_5 as modeling
 
@@ -195,7 +254,7 @@ def compare_gradients(bench: Bench, group: GroupInput) -> dict[str, Any]:
 
     def gradients() -> dict[str, torch.Tensor]:
         torch.manual_seed(2)
-        with half_precision(bench.device, "float32" if bench.tiny else "bfloat16"):
+        with half_precision(bench.device, precision):
             group_loss(bench.model, short).backward()
         found = {n: p.grad.double().cpu() for n, p in parameters.items() if p.grad is not None}
         for parameter in parameters.values():
@@ -251,11 +310,15 @@ def park(bench: Bench) -> None:
         parameter.data = parameter.data.to(bench.device, non_blocking=True)
 
 
-def measure(bench: Bench, steps: int) -> None:
+def measure(bench: Bench, steps: int, only: str) -> None:
     """All figures, in order of what matters, so that a cut run still has the first ones."""
-    payload = bench.timed("make_payload", lambda: make_payload(bench.tiny), peak=False)
-    texts = [part.text for part in payload.parts if isinstance(part, TextPart)]
-    model, chat, pictures = bench.timed("make_model", lambda: make_model(bench, texts))
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(make_payload, bench.tiny)
+        model = bench.timed("make_model", lambda: make_model(bench))
+        payload = bench.timed("make_payload_rest", waiting.result, peak=False)
+    tokenizer = train_tokenizer([part.text for part in payload.parts if isinstance(part, TextPart)], VOCABULARY)
+    chat = ChatFormat(tokenizer, int(model.config.image_token_id))
+    pictures = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
     bench.results["parameters"] = sum(p.numel() for p in model.parameters())
     delta_rule.DeltaRule("auto", bench.device).install()
     targets = lora.find_targets(model, model.config.text_config.layer_types)
@@ -276,35 +339,39 @@ def measure(bench: Bench, steps: int) -> None:
     print(bench.results["tokens"], flush=True)
     features = VisionFeatures(model, pictures, "0" * 64)
     features(payload.images[:8])
+    bench.timed("read_16_pictures", lambda: [pictures.patches(image.jpeg) for image in payload.images[:16]])
     seen = bench.timed("vision_with_reading", lambda: features(payload.images))
     group = GroupInput((*prompt.ids, *answer), len(answer), seen, grids)
+    if only != "training":
+        time_scoring(bench, chat, group, form)
+        bench.timed("park_and_return", lambda: park(bench))
+    if only != "scoring":
+        prepare_for_training(bench.model, checkpointing=True)
+        precision: Precision = "float32" if bench.tiny else "bfloat16"
+        # On a part of the prompt, so it loads the kernels as well.
+        bench.results["gradients"] = bench.timed(
+            "compare_gradients", lambda: compare_gradients(bench, group, precision)
+        )
+        train_steps(bench, group, steps)
+        bench.results["rule_seconds"] = bench.timed("time_rule", lambda: time_rule(bench, len(group.ids)))
+        bench.results["rule_check"] = check_rules(bench)
+        bench.timed("to_float32", lambda: bench.model.float())
+        # bfloat16 rounds differently on two paths through 32 layers; float32 shows whether they mean the same.
+        bench.results["gradients_float32"] = bench.timed(
+            "compare_gradients_float32", lambda: compare_gradients(bench, group, "float32")
+        )
+
+
+def time_scoring(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm) -> None:
+    """Prefill and scores twice: the first pass pays for loading kernels."""
     prepare_for_scoring(bench.model)
-    precision: Any = "float32" if bench.tiny else "bfloat16"
-    for kernels in ("default", "cudnn"):
 
-        def score(kernels: Any = kernels) -> None:
-            with (
-                torch.no_grad(),
-                half_precision(bench.device, precision),
-                attention_kernels(bench.device, kernels),
-            ):
-                score_once(bench, chat, group, form)
+    def score() -> None:
+        with torch.no_grad(), half_precision(bench.device, "float32" if bench.tiny else "bfloat16"):
+            score_once(bench, chat, group, form)
 
-        bench.timed(f"score_first_{kernels}", score)
-        bench.timed(f"score_{kernels}", score)
-    prepare_for_training(bench.model, checkpointing=True)
-    optimizer = torch.optim.AdamW(lora.trained_parameters(bench.model).values(), lr=1e-4, weight_decay=0.0)
-    for kernels in ("default", "cudnn"):
-
-        def step(kernels: Any = kernels) -> float:
-            with attention_kernels(bench.device, kernels):
-                return training_step(bench, group, optimizer)
-
-        for number in range(steps):
-            bench.results[f"loss_{kernels}_{number}"] = bench.timed(f"step_{kernels}_{number}", step)
-    bench.results["rule_check"] = check_rules(bench)
-    bench.results["gradients"] = bench.timed("compare_gradients", lambda: compare_gradients(bench, group))
-    bench.timed("park_and_return", lambda: park(bench))
+    bench.timed("score_first", score)
+    bench.timed("score", score)
 
 
 def show(results: dict[str, Any]) -> None:
@@ -327,10 +394,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.device_count() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="small sizes, for a test on a CPU")
     parser.add_argument("--cap-gib", type=float, default=44.0, help="cap of this process's GPU memory")
-    parser.add_argument("--steps", type=int, default=2, help="LoRA steps for each kind of attention kernel")
+    parser.add_argument("--steps", type=int, default=2, help="LoRA steps")
+    parser.add_argument("--only", choices=("all", "scoring", "training"), default="all")
+    parser.add_argument("--max-seconds", type=float, default=600.0, help="later figures are skipped when it is over")
     arguments = parser.parse_args()
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    bench = Bench(torch.device(arguments.device), arguments.tiny)
+    bench = Bench(torch.device(arguments.device), arguments.tiny, time.monotonic() + arguments.max_seconds)
     versions = {}
     for package in ("torch", "transformers", "peft", "triton", "flash-linear-attention", "causal-conv1d"):
         try:
@@ -343,7 +412,7 @@ def main() -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, arguments.cap_gib * GIB / total))
         bench.results["device"] = {"name": torch.cuda.get_device_name(0), "cap_gib": arguments.cap_gib}
     try:
-        measure(bench, arguments.steps)
+        measure(bench, arguments.steps, arguments.only)
     finally:
         arguments.out.write_text(json.dumps(bench.results, indent=2) + "\n", encoding="utf-8")
     show(bench.results)

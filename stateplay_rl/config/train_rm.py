@@ -51,6 +51,9 @@ class RmComputeConfig(FrozenConfig):
     )
     attention: Literal["default", "cudnn"] = Field("default", description="attention kernels on a GPU")
     gradient_checkpointing: bool = Field(True, description="recompute layers in the backward pass")
+    offload_checkpoints: bool = Field(
+        False, description="the layers' inputs wait in pinned host memory for the backward pass (12.8 GiB of the 9B)"
+    )
     sharding: Literal["none", "fsdp2"] = Field(
         "none", description="fsdp2: the frozen base lies in shares on all ranks; the adapter stays whole"
     )
@@ -78,7 +81,13 @@ class TrainRmConfig(FrozenConfig):
     """One training of the student judge."""
 
     resume_may_change: ClassVar[frozenset[str]] = frozenset(
-        {"compute.device", "compute.feature_cache", "compute.threads", "checkpoint_every_steps"}
+        {
+            "compute.device",
+            "compute.feature_cache",
+            "compute.offload_checkpoints",
+            "compute.threads",
+            "checkpoint_every_steps",
+        }
     )
 
     model: str = Field("arena", min_length=1, description="`arena`, or the folder of a Qwen3.5 checkpoint")

@@ -55,7 +55,7 @@ def test_pieces_and_recomputation_change_no_gradient(base: BaseModel, checkpoint
     group = GroupReader(base).training_input(payload_of(1), (0, 7, 100, 35))
     model = adapted(base)
     loss, expected = gradients(model, group)
-    save_memory(model, mlp_tokens=7)
+    save_memory(model, piece_tokens=7)
     prepare_for_training(model, checkpointing=checkpointing)
     again, found = gradients(model, group)
     assert again == pytest.approx(loss, rel=1e-6)

@@ -21,6 +21,7 @@ from stateplay_rl.nft.randomness import DrawKey, permutation
 from stateplay_rl.reward_model import lora
 from stateplay_rl.reward_model.learning import (
     group_loss,
+    offloaded,
     prepare_for_scoring,
     prepare_for_training,
 )
@@ -138,7 +139,10 @@ class Trainer:
         gradient = GradientSum(list(self._parameters.values()))
         for example, share in self._setting.shares(groups):
             with self._setting.computing(), _drawn_from(self._dropout_key(epoch, example)):
-                gradient.add(group_loss(self._student.model, self._input(example, epoch)), share)
+                group = self._input(example, epoch)
+                with offloaded(self._student.base.device, config.compute.offload_checkpoints):
+                    loss_of_group = group_loss(self._student.model, group)
+                gradient.add(loss_of_group, share)
         loss, norm = gradient.finish(self._processes.sum_, config.optimizer.max_gradient_norm)
         rate = learning_rate(config.optimizer, step, self.schedule.steps)
         self._optimizer.param_groups[0]["lr"] = rate
