@@ -77,8 +77,8 @@ def chunked_delta_rule(
     with torch.autocast(value.device.type, enabled=False):
         # Split, not sliced: the gradient of a slice is as long as the whole.
         pieces = (torch.split(x, SEGMENT_TOKENS, dim=1) for x in (query, key, value, g, beta))
-        for piece in zip(*pieces, strict=True):
-            arguments = (*piece, state)
+        for q, k, v, decay, strength in zip(*pieces, strict=True):
+            arguments = (q, k, v, decay, strength, state)
             if recompute:
                 out, state = checkpoint(
                     _segment,
