@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ class VisionFeatures:
     def __init__(self, model: Any, pictures: PictureReader, identity: str, cache: Path | None = None) -> None:
         self._tower = model.model.visual
         self._pictures = pictures
+        self._readers = ThreadPoolExecutor(PICTURES_PER_CALL, thread_name_prefix="pictures")
         self._cache = None if cache is None else cache / identity[:16]
 
     @torch.no_grad()
@@ -126,7 +128,8 @@ class VisionFeatures:
 
     def _compute(self, images: Sequence[ImagePart], grid: Grid) -> dict[str, Tensor]:
         weight = self._tower.patch_embed.proj.weight
-        patches = torch.stack([self._pictures.patches(image.jpeg) for image in images])
+        # Decoding takes longer than the tower on a GPU; the threads read the next pictures while it computes.
+        patches = torch.stack(list(self._readers.map(self._pictures.patches, [image.jpeg for image in images])))
         missing = PICTURES_PER_CALL - len(images)
         patches = F.pad(patches, (0, 0, 0, 0, 0, missing)).to(weight.device, weight.dtype)
         features = tower_features(self._tower, patches, tower_geometry(self._tower, grid))
