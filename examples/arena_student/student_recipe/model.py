@@ -158,7 +158,6 @@ class StudentInTraining(nn.Module):
         super().__init__()
         self.student = student
         self.heads = nn.Linear(SIZES.hidden, 2 * READINGS + 1 + SCORE_BINS)
-        self.answer_head = nn.Linear(SIZES.hidden, 1 + SCORE_BINS)
         self._geometry = None
         # Heads read what the last layer reads: only what is known before its attention can be copied to the answer.
         self._before_last = torch.empty(0)
@@ -205,13 +204,9 @@ class StudentInTraining(nn.Module):
         target, weight = group["targets"], group["target_weights"]
         seen, last = marks[..., : 2 * READINGS + 1], slice(2 * FRAMES_SHOWN, None, FRAMES_SHOWN)
         heads = (F.smooth_l1_loss(seen, target, beta=0.05, reduction="none") * weight).sum() / weight.sum()
-        # Where a score's first digit is asked, the score itself: digits alone teach copying slowly.
-        asked = self.answer_head(_gather(hidden_BLW, group["score_places"])).float()
-        copied = F.smooth_l1_loss(asked[..., 0], group["scores"] / 100.0, beta=0.05)
-        bins = (group["scores"] * (SCORE_BINS - 1) / 100.0).round().long().flatten()
-        binned = F.cross_entropy(marks[:, last, 2 * READINGS + 1 :].flatten(0, 1), bins)
-        binned = binned + F.cross_entropy(asked[..., 1:].flatten(0, 1), bins)
-        return answer, heads + copied + BINS_WEIGHT * binned
+        bins = (group["scores"] * (SCORE_BINS - 1) / 100.0).round().long()
+        binned = F.cross_entropy(marks[:, last, 2 * READINGS + 1 :].flatten(0, 1), bins.flatten())
+        return answer, heads + BINS_WEIGHT * binned
 
 
 def _gather(hidden_BLW: Tensor, places_BQ: Tensor) -> Tensor:
@@ -247,7 +242,7 @@ class GroupSampler:
         chosen_BK = np.stack([rng.permutation(futures)[:CANDIDATES] for _ in range(batch)])
         raw_BK = self._data.scores_NV[pick_B[:, None], chosen_BK]
         scores_BK = np.rint(raw_BK).astype(int)
-        ids, answer, places, score_places = self._answers(pick_B, scores_BK)
+        ids, answer, places = self._answers(pick_B, scores_BK)
         targets, weights = self._targets(pick_B, chosen_BK, raw_BK)
         pick, chosen = self._sent(pick_B), self._sent(chosen_BK)
         shown = [self._first[pick][:, None], self._frames[pick, 0]]
@@ -263,9 +258,8 @@ class GroupSampler:
             "mark_places": table.mark_places_NI[pick],
             "positions": table.positions_N3L[pick],
         }
-        for name, value in (("answer", answer), ("answer_places", places), ("score_places", score_places)):
+        for name, value in (("answer", answer), ("answer_places", places), ("targets", targets)):
             tensors[name] = self._sent(value)
-        tensors["targets"] = self._sent(targets)
         tensors["target_weights"], tensors["scores"] = self._sent(weights), self._sent(raw_BK)
         rows, columns, tokens = (self._sent(x) for x in ids)
         tensors["ids"][rows, columns] = tokens.int()
@@ -278,26 +272,20 @@ class GroupSampler:
 
     def _answers(
         self, pick_B: np.ndarray, scores_BK: np.ndarray
-    ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
-        """Answer tokens: where they go, the targets [B, A], the places that predict them and scores' first digits."""
+    ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
+        """Answer tokens: where they go, the targets [B, A] and the places that predict them."""
         answer = np.full((len(pick_B), MAX_ANSWER), -100, np.int64)
         places = np.zeros((len(pick_B), MAX_ANSWER), np.int64)
-        first = np.zeros(scores_BK.shape, np.int64)
         rows, columns, tokens = [], [], []
         for row, (condition, scores) in enumerate(zip(pick_B, scores_BK, strict=True)):
             found = self._form.tokens(scores.tolist())
             start = int(self._lengths[condition])
             answer[row, : len(found)] = found
             places[row, : len(found)] = np.arange(start - 1, start - 1 + len(found))
-            at = start - 1
-            for label, score in enumerate(scores):
-                at += len(self._form.before[label])
-                first[row, label] = at
-                at += len(self._form.score_tokens(int(score)))
             rows += [row] * len(found)
             columns += range(start, start + len(found))
             tokens += found
-        return (np.array(rows), np.array(columns), np.array(tokens)), answer, places, first
+        return (np.array(rows), np.array(columns), np.array(tokens)), answer, places
 
     def _targets(
         self, pick_B: np.ndarray, chosen_BK: np.ndarray, scores_BK: np.ndarray
