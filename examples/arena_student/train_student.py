@@ -44,8 +44,6 @@ LEARNING_RATE = 1e-3
 WARM_UP = 150
 EMA_DECAY = 0.99
 """Short: the learning rate ends at zero, and a long mean would hold weights of a worse time."""
-ANSWER_WEIGHT = 8.0
-"""A mean over 33 tokens becomes a sum for each score: most of them are the same in every answer."""
 HEAD_WEIGHT = 4.0
 CHECK_STEPS = 50
 """How often speed and time left are looked at."""
@@ -130,7 +128,7 @@ class Step:
         with torch.autocast(self.run.device.type, dtype=torch.bfloat16, enabled=self.run.device.type == "cuda"):
             answer, heads = self.model(self.buffers)
         self.optimizer.zero_grad(set_to_none=False)
-        (ANSWER_WEIGHT * answer + HEAD_WEIGHT * heads).backward()
+        (answer + HEAD_WEIGHT * heads).backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
         self.optimizer.step()
         with torch.no_grad():

@@ -1,9 +1,9 @@
 """The model being trained on groups drawn on the device, with heads that are thrown away afterwards.
 
-The answer alone teaches little per group, so linear heads at the mark behind each picture learn what a judge must
+The answer alone teaches little per group, so three linear heads at the mark behind each picture learn what a judge must
 see on the way: the picture's own readings, their distance from the reference at the same time, and behind a candidate's
-last picture its score, as a number and as one of 21 bins. Shapes: B groups, I pictures a group, P patches, D values,
-T visual tokens, L tokens, W width, V futures, S frames shown, R readings, K candidates.
+last picture its score. Shapes: B groups, I pictures a group, P patches, D values, T visual tokens, L tokens, W width,
+V futures, S frames shown, R readings, K candidates.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ SIZES = SmallSizes(
 GRID = Grid(4, 6)
 PICTURES = 1 + FRAMES_SHOWN * (1 + CANDIDATES)
 MAX_ANSWER = 40
-SCORE_BINS = 21
-BINS_WEIGHT = 0.1
 NOISE = 6.0
 """Largest deviation of the noise on a group's pictures, of 255: a decoder's pictures are not clean."""
 
@@ -157,14 +155,8 @@ class StudentInTraining(nn.Module):
     def __init__(self, student: Any) -> None:
         super().__init__()
         self.student = student
-        self.heads = nn.Linear(SIZES.hidden, 2 * READINGS + 1 + SCORE_BINS)
+        self.heads = nn.Linear(SIZES.hidden, 2 * READINGS + 1)
         self._geometry = None
-        # Heads read what the last layer reads: only what is known before its attention can be copied to the answer.
-        self._before_last = torch.empty(0)
-        student.model.language_model.layers[-1].register_forward_pre_hook(self._remember, with_kwargs=True)
-
-    def _remember(self, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self._before_last = inputs[0] if inputs else named["hidden_states"]
 
     def prepare(self) -> None:
         """Positions of the patches, on the device, before a step is captured."""
@@ -190,9 +182,8 @@ class StudentInTraining(nn.Module):
     def last_scores(self, group: dict[str, Tensor]) -> Tensor:
         """The score head's points [B, K] behind each candidate's last picture."""
         last = FRAMES_SHOWN * torch.arange(2, 2 + CANDIDATES, device=group["ids"].device)
-        self.hidden(group)
-        seen = self.heads(_gather(self._before_last, group["mark_places"][:, last]))
-        return 100.0 * seen[..., 2 * READINGS].float()
+        seen = self.heads(_gather(self.hidden(group), group["mark_places"][:, last]))
+        return 100.0 * seen[..., -1].float()
 
     def forward(self, group: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Answer's cross-entropy and the heads' loss of B groups."""
@@ -200,13 +191,10 @@ class StudentInTraining(nn.Module):
         asked = _gather(hidden_BLW, group["answer_places"])
         logits = self.student.lm_head(asked).float()
         answer = F.cross_entropy(logits.flatten(0, 1), group["answer"].long().flatten(), ignore_index=-100)
-        marks = self.heads(_gather(self._before_last, group["mark_places"])).float()
+        seen = self.heads(_gather(hidden_BLW, group["mark_places"])).float()
         target, weight = group["targets"], group["target_weights"]
-        seen, last = marks[..., : 2 * READINGS + 1], slice(2 * FRAMES_SHOWN, None, FRAMES_SHOWN)
         heads = (F.smooth_l1_loss(seen, target, beta=0.05, reduction="none") * weight).sum() / weight.sum()
-        bins = (group["scores"] * (SCORE_BINS - 1) / 100.0).round().long()
-        binned = F.cross_entropy(marks[:, last, 2 * READINGS + 1 :].flatten(0, 1), bins.flatten())
-        return answer, heads + BINS_WEIGHT * binned
+        return answer, heads
 
 
 def _gather(hidden_BLW: Tensor, places_BQ: Tensor) -> Tensor:
