@@ -33,8 +33,6 @@ from student_recipe.prompts import FRAMES_SHOWN
 
 CLASS_MIX = {"normal": 0.4, "Macro_success": 0.15, "macro_fail": 0.15, "Result_win": 0.15, "Result_lose": 0.15}
 FUTURES = 10
-TRUE_BODIES = 0.7
-PARTIAL_BARS = 0.4
 READINGS = 8
 JOB_CONDITIONS = 20
 FIRST_FOR_TOKENIZER = 1_000_000
@@ -85,26 +83,19 @@ class Futures:
     arrays: Arrays
 
 
-def _mixed(rng: np.random.Generator, truth: Trajectory, pool: list[Trajectory]) -> Trajectory:
-    """HP of one future, meters of another, mostly over the true bodies: what a world model gets wrong are the bars.
-
-    A bar may move by a part of what it should; everything may be late, or frozen from some frame on.
-    """
+def _mixed(rng: np.random.Generator, pool: list[Trajectory]) -> Trajectory:
+    """HP of one future, meters of another, bodies of a third; perhaps late, perhaps frozen from some frame on."""
     parts = [pool[int(rng.integers(len(pool)))] for _ in range(3)]
-    bodies = truth if rng.random() < TRUE_BODIES else parts[2]
-    values = bodies.values_TPF.copy()
+    values = parts[2].values_TPF.copy()
     for name, source in (("hp", parts[0]), ("meter", parts[1])):
-        bar_TP = source.values_TPF[:, :, _COLUMN[name]].astype(np.int64)
-        if rng.random() < PARTIAL_BARS:
-            bar_TP = bar_TP[:1] + np.rint(rng.random() * (bar_TP - bar_TP[:1])).astype(np.int64)
-        values[:, :, _COLUMN[name]] = bar_TP
+        values[:, :, _COLUMN[name]] = source.values_TPF[:, :, _COLUMN[name]]
     frames = np.arange(FRAMES)
     kind = rng.random()
-    if kind < 0.15:
+    if kind < 0.25:
         frames = np.maximum(0, frames - int(rng.integers(1, 9)))
-    elif kind < 0.3:
+    elif kind < 0.5:
         frames = np.minimum(frames, int(rng.integers(2, FRAMES - 2)))
-    return Trajectory(values[frames], bodies.timer_T, bodies.events)
+    return Trajectory(values[frames], parts[2].timer_T, parts[2].events)
 
 
 def _futures(rng: np.random.Generator, condition: ArenaCondition) -> list[Trajectory]:
@@ -112,11 +103,11 @@ def _futures(rng: np.random.Generator, condition: ArenaCondition) -> list[Trajec
     truth = simulate(condition)
     glitched = [simulate(condition, _GLITCHES[int(k)]) for k in rng.permutation(7)[:3]]
     windows = condition.held_buttons[::WINDOW_FRAMES]
-    held = np.repeat(windows[rng.permutation(len(windows))], WINDOW_FRAMES, axis=0)
-    strategy = condition.strategy if rng.random() < 0.5 else STRATEGIES[int(rng.integers(len(STRATEGIES)))].name
-    other = simulate_first(condition.first, held, strategy)
-    pool = [truth, truth, *glitched, other]
-    return [truth, *glitched, other, *(_mixed(rng, truth, pool) for _ in range(FUTURES - 5))]
+    held = np.repeat(windows[rng.permutation(len(windows))], WINDOW_FRAMES, axis=0)[:FRAMES]
+    strategy = STRATEGIES[int(rng.integers(len(STRATEGIES)))].name
+    other = [simulate_first(condition.first, held, s) for s in (condition.strategy, strategy)]
+    pool = [truth, truth, *glitched, *other]
+    return [truth, *glitched, *other, *(_mixed(rng, pool) for _ in range(FUTURES - 6))]
 
 
 def _jpeg(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
