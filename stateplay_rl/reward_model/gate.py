@@ -9,6 +9,7 @@ from typing import Any
 from stateplay_rl.config.train_rm import GateConfig
 
 GATE_VERSION = 1
+UNMEASURED = "measured with ablations=true, and above"
 GROW = "grow stage A by 280 conditions and train again (sprl train-nft ... --extend 280), or stop"
 
 
@@ -29,7 +30,8 @@ def gate_checks(evaluation: Mapping[str, Any], config: GateConfig) -> list[Check
     * three-class pairwise agreement, at least the threshold;
     * parse failures, at most the threshold;
     * the agreement's lower bound, above the agreement of every baseline in `must_beat`; a baseline that these groups
-      cannot be put to (no reference to hide) is left out, and the gate names it.
+      cannot be put to (no reference to hide) is left out, and the gate names it; one that was switched off
+      (`ablations: false`) has not been beaten.
     """
     student = evaluation["student"]
     agreement = student["pairwise_agreement"]
@@ -53,7 +55,10 @@ def gate_checks(evaluation: Mapping[str, Any], config: GateConfig) -> list[Check
     interval = student["pairwise_agreement_interval"]
     low = None if interval is None else float(interval[0])
     for name in config.must_beat:
-        other = evaluation["baselines"].get(name, {}).get("pairwise_agreement")
+        if name not in evaluation["baselines"]:
+            checks.append(Check(f"lower_bound_above_{name}", None, UNMEASURED, 1.0, False))
+            continue
+        other = evaluation["baselines"][name]["pairwise_agreement"]
         if other is not None:
             checks.append(Check(f"lower_bound_above_{name}", low, "above", other, low is not None and low > other))
     return checks
@@ -77,11 +82,10 @@ def gate_record(
     """
     checks = gate_checks(evaluation, config)
     measured = [name for name in config.must_beat if f"lower_bound_above_{name}" in {c.name for c in checks}]
-    passed = all(check.passed for check in checks)
     return {
         "version": GATE_VERSION,
         "ran": True,
-        "passed": passed,
+        "passed": all(check.passed for check in checks),
         "adapter_sha256": adapter_sha256,
         "judge_protocol_sha256": judge_protocol_sha256,
         "data": dict(data),
@@ -96,5 +100,14 @@ def gate_record(
         },
         "checks": [vars(check) for check in checks],
         "not_measurable": [name for name in config.must_beat if name not in measured],
-        "advice": "stage C may start: sprl train-nft --stage c" if passed else GROW,
+        "advice": _advice(checks),
     }
+
+
+def _advice(checks: list[Check]) -> str:
+    failed = [check for check in checks if not check.passed]
+    if not failed:
+        return "stage C may start: sprl train-nft --stage c"
+    if all(check.rule == UNMEASURED for check in failed):
+        return "train again with ablations=true: only what was not measured has failed"
+    return GROW

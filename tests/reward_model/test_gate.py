@@ -69,3 +69,14 @@ def test_an_ablation_that_cannot_be_made_is_named_and_one_that_is_not_asked_for_
     assert record(better)["passed"] is False
     config = GateConfig(must_beat=("constant", "position_only", "class_only", "reference_hidden"))
     assert all(check.passed for check in gate_checks(better, config))
+
+
+def test_an_ablation_that_was_switched_off_has_not_been_beaten() -> None:
+    value = evaluation()
+    del value["baselines"]["reference_hidden"]
+    gate = record(value)
+    assert gate["passed"] is False
+    assert [check["name"] for check in gate["checks"] if not check["passed"]] == ["lower_bound_above_reference_hidden"]
+    assert "ablations=true" in gate["advice"]
+    config = GateConfig(must_beat=("constant", "position_only", "class_only"))
+    assert record(value, config)["passed"] is True
