@@ -13,6 +13,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from stateplay_rl.config.base import FrozenConfig, load_config
 from stateplay_rl.config.train_nft import TrainNftConfig
+from stateplay_rl.config.train_rm import TrainRmConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.judges.base import Judge, checked
 from stateplay_rl.judges.plugin import load_plugin
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 SCHEMAS: dict[str, type[FrozenConfig]] = {
     "configs": TrainNftConfig,
+    "student": TrainRmConfig,
     "three_stage": TrainNftConfig,
     "worlds": WorldConfig,
 }
@@ -53,9 +55,7 @@ def test_there_is_something_to_check() -> None:
 def test_every_example_parses_with_its_schema(file: Path) -> None:
     schema = SCHEMAS[file.parent.name]
     if file.name.startswith("rm_"):
-        schema = pytest.importorskip("stateplay_rl.config.train_rm", reason="train-rm is not there yet").TrainRmConfig
-    if file.name.startswith("local_") and "audits" not in TrainNftConfig.model_fields:
-        pytest.skip("stage C of train-nft is not there yet")
+        schema = TrainRmConfig
     load_config(schema, file)
 
 

@@ -29,7 +29,7 @@ def command(
     judge: Annotated[
         str | None,
         typer.Option(
-            help="openai (any compatible endpoint), referee (arena), replay, mix, or a plug-in package.module:Class."
+            help="openai (any compatible endpoint), student, referee (arena), replay, mix, or package.module:Class."
         ),
     ] = None,
     scores: Annotated[
@@ -61,6 +61,9 @@ def command(
         bool,
         typer.Option("--probe", help="Test the judge: repeats, orders, planted candidates; no scores are written."),
     ] = False,
+    reward_model: Annotated[
+        Path | None, typer.Option(help="For the judge student: the reward_model/ directory of `sprl train-rm`.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N groups, by group id.")] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
@@ -82,6 +85,7 @@ def command(
         "judge.requests.max_requests": max_requests,
         "judge.requests.max_cost": max_cost,
         "probe.enabled": True if probe else None,
+        "judge.reward_model": None if reward_model is None else str(reward_model),
         "limit": limit,
     }
     resolved = resolve_config(ScoreConfig, config, settings, flags)

@@ -45,11 +45,23 @@ class SingleJudgeConfig(FrozenConfig):
     api: ApiConfig = ApiConfig()
     protocol: ProtocolConfig = ProtocolConfig()
     requests: RequestsConfig = RequestsConfig()
+    reward_model: Path | None = Field(default=None, description="`student`: reward_model/ of `sprl train-rm`")
+    student_base: str | None = Field(
+        default=None, description="`student`: where its base model lies now; none: as recorded"
+    )
+    student_device: str | None = Field(default=None, description="`student`: cpu, cuda or cuda:N; none: a GPU if any")
+    student_waits_on_host: bool = Field(
+        default=False, description="`student`: between groups its weights leave the card (pinned host memory)"
+    )
 
     @model_validator(mode="after")
     def _settings_fit_the_judge(self) -> Self:
         if (self.name == "replay") != (self.scores is not None):
             raise ValueError("`scores` belongs to the judge `replay`, which needs it")
+        if (self.name == "student") != (self.reward_model is not None):
+            raise ValueError("`reward_model` belongs to the judge `student`, which needs it")
+        if self.name != "student" and (self.student_base or self.student_device or self.student_waits_on_host):
+            raise ValueError(f"`student_...` settings belong to the judge `student`; the judge is {self.name!r}")
         if self.options and self.name in BUILT_IN_JUDGES:
             raise ValueError(f"`options` belongs to plug-ins; the judge is {self.name!r}")
         if self.name != "openai":

@@ -75,11 +75,20 @@ def _single(spec: SingleJudgeConfig, world: str, out: Path | None, resend_in_dou
     if spec.name == "openai":
         return OpenAIJudge(spec, requests_folder(spec, out), resend_in_doubt=resend_in_doubt)
     if spec.name == "student":
-        raise UsageError(
-            "the judge `student` is not part of this version: it comes with `sprl train-rm`",
-            _OTHERS,
-        )
+        return _student(spec)
     return load_plugin(spec.name, spec.options)
+
+
+def _student(spec: SingleJudgeConfig) -> Judge:
+    from stateplay_rl.reward_model.judge import StudentJudge
+
+    assert spec.reward_model is not None, "validated by the schema"
+    return StudentJudge(
+        spec.reward_model,
+        base=spec.student_base,
+        device=spec.student_device,
+        wait_on_host=spec.student_waits_on_host,
+    )
 
 
 def _referee(world: str) -> Judge:

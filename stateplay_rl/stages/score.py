@@ -87,6 +87,7 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
     judge = make_judge(config.judge, world=source.world, out=out, resend_in_doubt=inputs.resend_in_doubt)
     reads = {"groups": inputs.groups}
     reads |= {f"scores-{n}": path for n, path in enumerate(_replayed(config))}
+    reads |= {f"reward_model-{n}": path for n, path in enumerate(_students(config))}
     stores = [remote.store_folder for remote in openai_judges(judge)]
     for store in stores:
         refuse_overlap(store, reads, ())
@@ -147,6 +148,11 @@ def _score_and_seal(
 def _replayed(config: ScoreConfig) -> list[Path]:
     specs = [config.judge, *config.judge.parts.values()]
     return sorted({spec.scores for spec in specs if spec.scores is not None})
+
+
+def _students(config: ScoreConfig) -> list[Path]:
+    specs = [config.judge, *config.judge.parts.values()]
+    return sorted({spec.reward_model for spec in specs if spec.reward_model is not None})
 
 
 def _groups_to_read(output: OutputDirectory, source: GroupSource, limit: int | None) -> dict[str, str]:

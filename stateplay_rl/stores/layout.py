@@ -79,6 +79,10 @@ DATASET = "dataset.parquet"
 EVALUATION = "evaluation.json"
 GATE = "gate.json"
 CALIBRATION = "calibration.png"
+STUDENT = "student.json"  # what the judge `student` needs to score: base, protocol, reading
+SERVED_TEMPLATE = "chat_template.jinja"  # for servers: thinking off
+TRAINING_LOG = "train.jsonl"
+PREDICTIONS = "predictions.jsonl"
 
 # run/
 LEDGER = "ledger.sqlite"

@@ -35,6 +35,7 @@ def arrow_schema(columns: Columns) -> pa.Schema:
         "bool": pa.bool_(),
         "str[]": pa.list_(pa.string()),
         "int[]": pa.list_(pa.int64()),
+        "float[]": pa.list_(pa.float64()),
         "int[][]": pa.list_(pa.list_(pa.int64())),
     }
     return pa.schema([pa.field(n, simple[t.rstrip("?")], nullable=t.endswith("?")) for n, t in columns.items()])

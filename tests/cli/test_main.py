@@ -167,13 +167,6 @@ def test_usage_errors_point_to_the_help_of_the_command(capsys) -> None:
     assert "error: a subcommand is needed" in capsys.readouterr().err
 
 
-def test_train_rm_says_plainly_that_it_comes_later(capsys) -> None:
-    for arguments in ([], ["groups", "scores", "--out", "x", "--epochs", "2"]):
-        assert cli.main(["train-rm", *arguments]) == 2
-        assert "comes later" in capsys.readouterr().err
-    assert cli.main(["train-rm", "--help"]) == 0
-
-
 def test_python_dash_m_is_sprl() -> None:
     command = [sys.executable, "-m", "stateplay_rl", "--version"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

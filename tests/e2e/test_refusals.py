@@ -210,10 +210,6 @@ def test_a_paid_judge_without_its_key(arena: Arena, tmp_path: Path, monkeypatch:
     assert not out.exists()
 
 
-def test_train_rm_says_that_it_is_not_there() -> None:
-    refused(sprl("train-rm", "--groups", "a", "--anything"), EXIT_USAGE, "not part of this version")
-
-
 @pytest.mark.parametrize("arguments", [["--version"], ["train-rm"], ["train-nft", "--help"], ["nothing"]])
 def test_the_module_is_the_command(arguments: list[str]) -> None:
     def run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -326,12 +326,6 @@ def test_the_referee_refuses_other_worlds(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["student"])
-def test_judges_of_later_versions_say_so(name: str) -> None:
-    with pytest.raises(UsageError, match="not part of this version"):
-        make_judge(JudgeConfig(name=name), world="arena")
-
-
 def test_the_referee_is_found_for_arena_and_for_world_files_of_its_preset(tmp_path: Path) -> None:
     spec = JudgeConfig(name="referee")
     assert make_judge(spec, world="arena").judge_id == "arena-referee"

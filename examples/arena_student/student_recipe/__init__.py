@@ -1,0 +1,1 @@
+"""Parts of the recipe of arena's small student."""

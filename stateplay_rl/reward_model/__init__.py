@@ -1,0 +1,1 @@
+"""The student reward model: a LoRA on Qwen3.5 that answers as the judge did."""

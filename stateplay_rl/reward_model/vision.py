@@ -1,0 +1,162 @@
+"""Features of the frozen vision tower: pictures of one size at a time, cached on disk by picture hash.
+
+Shapes: N pictures a call, P patches, D width, T visual tokens of a picture, W width of the language model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stateplay_rl.errors import CorruptionError
+from stateplay_rl.reward_model.payload import ImagePart
+from stateplay_rl.reward_model.pictures import Grid, PictureReader
+from stateplay_rl.stores import atomic
+
+PICTURES_PER_CALL = 8
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the tower's forward needs of a picture size, made once.
+
+    Args:
+        index, weight: rows of the learned position grid and their shares, [P, 4].
+        rotation: cosine and sine of the patches' places, [P, width of a head].
+    """
+
+    index: Tensor
+    weight: Tensor
+    rotation: tuple[Tensor, Tensor]
+
+
+def tower_geometry(tower: Any, grid: Grid) -> Geometry:
+    """Positions of the patches of one picture size, as the class computes them."""
+    from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
+
+    merge = tower.config.spatial_merge_size
+    grid_thw = torch.tensor([[1, grid.rows, grid.columns]], device=tower.pos_embed.weight.device)
+    index, weight = get_vision_interpolation_indices_and_weights(
+        grid_thw,
+        num_grid_per_side=tower.num_grid_per_side,
+        mode=tower.interpolation_mode,
+        align_corners=tower.interpolation_align_corners,
+        spatial_merge_size=merge,
+        kwargs={},
+    )
+    places = get_vision_position_ids(grid_thw, merge, kwargs={})
+    return Geometry(index, weight, tower.rotary_pos_emb(tower.pos_embed.weight, places))
+
+
+def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry) -> Tensor:
+    """The class's own forward for N pictures of one size, attention batched instead of one call a picture.
+
+    Args:
+        tower: `Qwen3_5VisionModel`.
+        patches_NPD: patches in the tower's dtype.
+        geometry: of the size that all N share.
+
+    Returns:
+        [N, T, W].
+    """
+    from transformers.models.qwen3_5.modeling_qwen3_5 import apply_rotary_pos_emb_vision
+
+    count, patches, _ = patches_NPD.shape
+    place_PD = (tower.pos_embed(geometry.index) * geometry.weight[:, :, None]).sum(1)
+    hidden = tower.patch_embed(patches_NPD.flatten(0, 1)).unflatten(0, (count, patches))
+    hidden = hidden + place_PD.to(hidden.dtype)
+    for block in tower.blocks:
+        attention = block.attn
+        mixed = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, -1))
+        q, k, v = mixed.unbind(2)
+        q, k = apply_rotary_pos_emb_vision(q, k, *geometry.rotation)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        seen = F.scaled_dot_product_attention(q, k, v, scale=attention.scaling)
+        hidden = hidden + attention.proj(seen.transpose(1, 2).flatten(2))
+        hidden = hidden + block.mlp(block.norm2(hidden))
+    merged: Tensor = tower.merger(hidden.flatten(0, 1))
+    return merged.reshape(count, -1, merged.shape[-1])
+
+
+class VisionFeatures:
+    """Features by picture hash: from memory of this group, from disk, or from the tower.
+
+    A call always holds the same number of pictures (the last one is filled up), so that a picture's features do not
+    depend on what stood beside it.
+
+    Args:
+        model: the conditional-generation model.
+        pictures: how bytes become patches.
+        identity: hash of the tower's weights and the reader's settings: another tower, another cache.
+        cache: folder of cached features; None computes them every time.
+    """
+
+    def __init__(self, model: Any, pictures: PictureReader, identity: str, cache: Path | None = None) -> None:
+        self._tower = model.model.visual
+        self._pictures = pictures
+        self._readers = ThreadPoolExecutor(PICTURES_PER_CALL, thread_name_prefix="pictures")
+        self._cache = None if cache is None else cache / identity[:16]
+
+    @torch.no_grad()
+    def __call__(self, images: Sequence[ImagePart]) -> list[Tensor]:
+        """[T, W] of every picture, in order, on the tower's device."""
+        found: dict[str, Tensor] = {}
+        waiting: dict[Grid, list[ImagePart]] = {}
+        for image in images:
+            if image.sha256 in found or any(image.sha256 == w.sha256 for w in waiting.get(self._grid(image), [])):
+                continue
+            cached = self._read(image.sha256)
+            if cached is None:
+                waiting.setdefault(self._grid(image), []).append(image)
+            else:
+                found[image.sha256] = cached
+        for grid, group in waiting.items():
+            for start in range(0, len(group), PICTURES_PER_CALL):
+                found |= self._compute(group[start : start + PICTURES_PER_CALL], grid)
+        return [found[image.sha256] for image in images]
+
+    def _grid(self, image: ImagePart) -> Grid:
+        return self._pictures.grid(image.jpeg)
+
+    def _compute(self, images: Sequence[ImagePart], grid: Grid) -> dict[str, Tensor]:
+        weight = self._tower.patch_embed.proj.weight
+        # Decoding takes longer than the tower on a GPU; the threads read the next pictures while it computes.
+        patches = torch.stack(list(self._readers.map(self._pictures.patches, [image.jpeg for image in images])))
+        missing = PICTURES_PER_CALL - len(images)
+        patches = F.pad(patches, (0, 0, 0, 0, 0, missing)).to(weight.device, weight.dtype)
+        features = tower_features(self._tower, patches, tower_geometry(self._tower, grid))
+        found = {image.sha256: features[i].clone() for i, image in enumerate(images)}
+        for sha256, feature in found.items():
+            self._write(sha256, feature)
+        return found
+
+    def _file(self, sha256: str) -> Path | None:
+        return None if self._cache is None else self._cache / sha256[:2] / f"{sha256}.safetensors"
+
+    def _read(self, sha256: str) -> Tensor | None:
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        file = self._file(sha256)
+        if file is None or not file.is_file():
+            return None
+        try:
+            feature: Tensor = load(file.read_bytes())["features"]
+        except (OSError, SafetensorError, KeyError) as error:
+            raise CorruptionError(f"{file} is damaged: {error}", "remove that file: it is made again") from error
+        return feature.to(self._tower.patch_embed.proj.weight.device)
+
+    def _write(self, sha256: str, feature: Tensor) -> None:
+        from safetensors.torch import save
+
+        file = self._file(sha256)
+        if file is not None and not os.path.exists(file):
+            atomic.write_bytes(file, save({"features": feature.cpu().contiguous()}))

@@ -1,0 +1,129 @@
+"""The judge `student`: what it refuses, and how failures come out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stateplay_rl.config.judging import ProtocolConfig
+from stateplay_rl.config.rollout import RolloutConfig
+from stateplay_rl.config.score import JudgeConfig
+from stateplay_rl.errors import CheckError, CorruptionError, InputError, UnsealedError
+from stateplay_rl.judges.protocol import JudgingProtocol
+from stateplay_rl.reward_model import lora
+from stateplay_rl.reward_model.judge import TOO_LONG, StudentJudge
+from stateplay_rl.reward_model.student import StudentFacts
+from stateplay_rl.stages.judge_choice import make_judge
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.groups import GroupStore, StoredGroup
+from stateplay_rl.stores.manifest import OutputDirectory
+from tests.reward_model.arena_groups import SHOWN, conditions, write_group, write_tiny_model
+from tests.reward_model.small_groups import load_small_model
+
+PROTOCOL = JudgingProtocol(ProtocolConfig(frames=SHOWN))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> StoredGroup:
+    return write_group(GroupStore(tmp_path_factory.mktemp("groups")), conditions(1, 4)[0])
+
+
+def seal(out: Path, model: Path, **changes: object) -> Path:
+    """A reward_model directory with an adapter that has learnt nothing."""
+    base = load_small_model(model)
+    facts = StudentFacts(
+        base=os.path.relpath(model, out),
+        base_sha256=base.sha256,
+        protocol={**PROTOCOL.config.model_dump(mode="json"), "example_images": []},
+        protocol_sha256=PROTOCOL.sha256,
+        reading="greedy",
+        precision="float32",
+        delta_rule="auto",
+        attention="default",
+        max_length=65536,
+    )
+    facts = replace(facts, **changes)  # type: ignore[arg-type]
+    targets = lora.find_targets(base.model, base.layer_types)
+    wrapped = lora.attach(base.model, targets, rank=2, alpha=2, dropout=0.0, seed=0)
+    with OutputDirectory.open(
+        out,
+        schema="reward_model",
+        version=1,
+        command="train-rm",
+        config=RolloutConfig(),
+        inputs={},
+        resume=False,
+        overwrite=False,
+    ) as output:
+        (out / layout.ADAPTER_FOLDER).mkdir()
+        lora.save_adapter(wrapped, out / layout.ADAPTER_FOLDER, "tiny")
+        output.write_json(layout.STUDENT, facts.to_json())
+        output.seal()
+    return out
+
+
+def test_an_answer_that_does_not_parse_is_a_failure_with_its_reason(
+    model: Path, group: StoredGroup, tmp_path: Path
+) -> None:
+    judge = make_judge(JudgeConfig(name="student", reward_model=seal(tmp_path / "rm", model)), world="arena")
+    verdict = judge.score_group(group)
+    assert (verdict.status, verdict.scores) == ("failed", (None,) * 4)
+    assert verdict.reason in ("truncated", "no_json", "empty")
+    assert verdict.details["answer"] is not None
+    assert judge.score_group(group) == verdict
+
+
+def test_a_student_that_waits_on_the_host_scores_the_same(model: Path, group: StoredGroup, tmp_path: Path) -> None:
+    folder = seal(tmp_path / "rm", model)
+    spec = JudgeConfig(name="student", reward_model=folder, student_waits_on_host=True)
+    parked = make_judge(spec, world="arena")
+    expected = StudentJudge(folder).score_group(group)
+    assert [parked.score_group(group) for _ in range(2)] == [expected, expected]
+
+
+def test_a_group_that_does_not_fit_is_a_failure_and_never_cut(model: Path, group: StoredGroup, tmp_path: Path) -> None:
+    verdict = StudentJudge(seal(tmp_path / "rm", model, max_length=100)).score_group(group)
+    assert verdict.status == "failed"
+    assert str(verdict.reason).startswith(f"{TOO_LONG}:")
+
+
+def test_everything_that_decides_a_score_decides_the_hash(model: Path, tmp_path: Path) -> None:
+    folder = seal(tmp_path / "rm", model)
+    judge = StudentJudge(folder)
+    moved = tmp_path / "elsewhere" / "rm"
+    shutil.copytree(folder, moved)
+    assert StudentJudge(moved).protocol_sha256 == judge.protocol_sha256
+    for name, change in (("reading", "expected"), ("precision", "bfloat16"), ("max_length", 99)):
+        other = StudentJudge(seal(tmp_path / name, model, **{name: change}))
+        assert other.protocol_sha256 != judge.protocol_sha256
+
+
+def test_damage_and_other_bases_are_refused(model: Path, group: StoredGroup, tmp_path: Path) -> None:
+    with pytest.raises(UnsealedError):
+        StudentJudge(tmp_path)
+    folder = seal(tmp_path / "rm", model)
+    other = write_tiny_model(tmp_path / "other", seed=9)
+    with pytest.raises(CheckError, match="not the one"):
+        StudentJudge(folder, base=other).score_group(group)
+    with pytest.raises(InputError):
+        StudentJudge(folder, base=tmp_path / "nowhere").score_group(group)
+    with pytest.raises(CheckError, match="protocol"):
+        StudentJudge(seal(tmp_path / "prompt", model, protocol_sha256="0" * 64))
+    weights = folder / layout.ADAPTER_FOLDER / lora.ADAPTER_WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptionError):
+        StudentJudge(folder)
+    facts = json.loads((seal(tmp_path / "facts", model) / layout.STUDENT).read_text())
+    facts.pop("reading")
+    with pytest.raises(CorruptionError, match="reading"):
+        StudentFacts.read(tmp_path, json.dumps(facts).encode())
