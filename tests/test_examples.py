@@ -29,7 +29,8 @@ SCHEMAS: dict[str, type[FrozenConfig]] = {
     "worlds": WorldConfig,
 }
 LAUNCHES = sorted((EXAMPLES / "accelerate").glob("*.yaml"))
-YAML_FILES = sorted({*EXAMPLES.rglob("*.yaml"), *EXAMPLES.rglob("*.yml")} - set(LAUNCHES))
+RESULTS = {file for file in EXAMPLES.rglob("*.yaml") if file.parent.name == "results"}
+YAML_FILES = sorted({*EXAMPLES.rglob("*.yaml"), *EXAMPLES.rglob("*.yml")} - set(LAUNCHES) - RESULTS)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *EXAMPLES.rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
