@@ -178,6 +178,8 @@ def _process(groups: Path, root: Path, url: str, *flags: str) -> subprocess.Pope
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        # Tests that run in the background of a shell ignore Ctrl-C, and so would their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
