@@ -1,4 +1,4 @@
-"""The short version of examples/drills/judge_drill.py: faults of every kind and three kills."""
+"""The short version of examples/drills/judge_drill.py: faults of every kind and two kills."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from examples.drills.judge_drill import Drill, resent_unasked, run_drill
 
 @pytest.mark.slow
 def test_every_group_has_its_outcome_and_nothing_is_paid_twice(tmp_path: Path) -> None:
-    drill = Drill(tmp_path / "drill", groups=40, in_flight=8, delay=0.4, read_limit=4.0, timeout=0.05, reset=0.05)
+    drill = Drill(tmp_path / "drill", groups=40, in_flight=4, kills=2, delay=0.4, read_limit=4.0, timeout=0.05, reset=0.05)
     result = run_drill(drill)
     assert result.problems == []
-    assert result.runs == 4
+    assert result.runs == 3
     assert sum(result.groups.values()) == 40
     assert result.groups.get("in_doubt", 0) > 0
     assert result.attempts["in_doubt"] > 0

@@ -47,7 +47,7 @@ class Lab:
         return self.worlds[-1]
 
     def _judge(self, spec: Any, world: str, out: Path) -> BrightJudge:
-        return self.student if spec.name == "student" else self.judge
+        return self.student if spec.name in ("student", "plug_in:Student") else self.judge
 
     def run(self, out: Path, resume: bool = False, overwrite: bool = False, **changes: Any) -> TrainSummary:
         inputs = TrainInputs(self.conditions.root, resume=resume, overwrite=overwrite)

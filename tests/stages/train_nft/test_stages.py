@@ -24,7 +24,9 @@ from tests.stages.train_nft.lab import Lab, results
 
 PASSING = 11
 NO_HELDOUT = {"heldout": {"conditions": 0}}
-STAGE_C = {"stage": "c", "judge": {"name": "student"}, **NO_HELDOUT}
+STAGE_C = {"stage": "c", "judge": {"name": "student", "reward_model": "named-by-the-run"}, **NO_HELDOUT}
+PLUGGED_C = {**STAGE_C, "judge": {"name": "plug_in:Student"}}
+"""A judge that brings no reward_model/ of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +279,7 @@ def test_c_refuses_without_the_gate_of_its_very_judge(lab: Lab, tmp_path: Path, 
             lab.run(run, reward_model=str(folder), **STAGE_C)
         assert caught.value.exit_code == 4
     with pytest.raises(CheckError, match="needs the gate"):
-        lab.run(run, **STAGE_C)
+        lab.run(run, **PLUGGED_C)
     swapped = write_gate(tmp_path / "swapped")
     (swapped / layout.ADAPTER_FOLDER / "adapter_model.safetensors").write_bytes(b"ADAPTER")
     with pytest.raises(CheckError, match="does not match its sha256"):
@@ -288,14 +290,14 @@ def test_c_refuses_without_the_gate_of_its_very_judge(lab: Lab, tmp_path: Path, 
 def test_a_forced_stage_is_short_and_marked(lab: Lab, tmp_path: Path, gate: Path) -> None:
     run = tmp_path / "run"
     lab.run(run, conditions_per_batch=1, stage_conditions=1, **NO_HELDOUT)
-    forced = {"force_without_gate": True, "conditions_per_batch": 1, **STAGE_C}
+    forced = {"force_without_gate": True, "conditions_per_batch": 1, **PLUGGED_C}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stateplay_rl.stages.train_nft.segments.SMOKE_BATCHES", 3)
         smoke = lab.run(run, **forced)
     assert (smoke.conditions, smoke.smoke, smoke.left) == (3, True, 7)
     assert read_manifest(run).extra["smoke"] is True
     # With the gate the stage goes on; the run keeps its mark.
-    rest = lab.run(run, reward_model=str(gate), conditions_per_batch=2, **STAGE_C)
+    rest = lab.run(run, reward_model=str(gate), conditions_per_batch=2, **PLUGGED_C)
     assert (rest.segment, rest.conditions, rest.left) == ("002-c", 7, 0)
     assert read_manifest(run).extra["smoke"] is True
 
