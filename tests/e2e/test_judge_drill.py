@@ -11,7 +11,9 @@ from examples.drills.judge_drill import Drill, resent_unasked, run_drill
 
 @pytest.mark.slow
 def test_every_group_has_its_outcome_and_nothing_is_paid_twice(tmp_path: Path) -> None:
-    drill = Drill(tmp_path / "drill", groups=40, in_flight=4, kills=2, delay=0.4, read_limit=4.0, timeout=0.05, reset=0.05)
+    drill = Drill(
+        tmp_path / "drill", groups=40, in_flight=4, kills=2, delay=0.4, read_limit=4.0, timeout=0.05, reset=0.05
+    )
     result = run_drill(drill)
     assert result.problems == []
     assert result.runs == 3
