@@ -163,8 +163,9 @@ class PlanConfig(FrozenConfig):
     """What `--dry-run` reckons with; nothing here changes a run."""
 
     gpus: int | None = Field(None, ge=1, description="number of GPUs; none: the processes of this launch")
-    gpu: Literal["l20", "h200", "cpu"] = Field("l20", description="speed that days are reckoned with")
-    dollars_per_request: float | None = Field(None, ge=0, description="highest price of one request to the judge")
+    gpu: Literal["l20", "h200"] = Field(
+        "l20", description="speed that days are reckoned with; arena is reckoned on CPU cores"
+    )
 
 
 class TrainNftConfig(FrozenConfig):
@@ -266,4 +267,9 @@ class TrainNftConfig(FrozenConfig):
     @property
     def uses_api(self) -> bool:
         """Whether the training judge sends requests that cost money."""
-        return self.judge.name == "openai" or any(part.name == "openai" for part in self.judge.parts.values())
+        return bool(self.judge.paid)
+
+    @property
+    def uses_clips(self) -> bool:
+        """Whether training reads the conditions' real clips."""
+        return bool(self.anchors.fm_real or self.anchors.transition_real)

@@ -169,7 +169,6 @@ def _source(
     if parts.batch is not None:
         data.read_from(parts.batch.read)
         return parts.batch
-    anchors = command.config.anchors
     return OnPolicyBatches(
         command.plan,
         parts.world,
@@ -179,7 +178,7 @@ def _source(
         processes,
         groups,
         in_flight,
-        data.warm if anchors.fm_real or anchors.transition_real else lambda condition_id: None,
+        data.warm if command.config.uses_clips else lambda condition_id: None,
     )
 
 

@@ -12,6 +12,8 @@ import pytest
 from stateplay_rl.errors import EXIT_OUTSIDE, InputError, JudgeDownError, OutputError, OutsideError, UsageError
 from stateplay_rl.stages.train_nft import booking, loop, update
 from stateplay_rl.stages.train_nft import run as stage
+from stateplay_rl.stages.train_nft.inputs import TrainInputs
+from stateplay_rl.stages.train_nft.plan import make_plan
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.conditions import ConditionStore
@@ -20,6 +22,7 @@ from stateplay_rl.stores.ledger import Ledger
 from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
 from tests.stages.train_nft.helpers import BrightJudge, write_tiny_conditions
 from tests.stages.train_nft.lab import Lab, load_live, results
+from tests.stages.train_nft.lab import settings as lab_settings
 
 ALARM = {"batch": 0, "name": "motion", "value": 0.1, "threshold": 0.5, "severity": "alarm", "message": "planted"}
 
@@ -254,6 +257,8 @@ def test_a_judge_that_comes_back_after_a_stop(lab: Lab, tmp_path: Path, whole: d
     states = {c["condition_id"]: c["state"] for c in state["ledger"]["in_flight"]["conditions"]}
     assert states == {"c2": "scored", "c3": "rolled"}
     assert json.loads(flying.read_text())["group_id"] == flying.name.partition(".")[0]
+    inputs = TrainInputs(lab.conditions.root, resume=True)
+    assert dict(make_plan(lab_settings(**settings), inputs, run))["done"].startswith("1 of 2 batches")
     lab.judge.score_group = asked  # type: ignore[method-assign]
     lab.judge.asked.clear()
     lab.run(run, resume=True, **settings)
