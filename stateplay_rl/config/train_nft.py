@@ -96,9 +96,12 @@ class JudgingConfig(FrozenConfig):
         description="groups being judged at once, over all ranks; none: 28 for `openai`, 1 a rank for all others",
     )
     outage_hours: float = Field(
-        24.0, ge=0, description="how long a judge that is down is waited for; then the run stops, to be resumed"
+        24.0,
+        ge=0,
+        description="how long a plug-in that says it is down is waited for; then the run stops, to be resumed. The "
+        "judge `openai` waits by judge.requests.outage_seconds",
     )
-    retry_seconds: float = Field(30.0, gt=0, description="first wait for a judge that is down; doubled up to 10 min")
+    retry_seconds: float = Field(30.0, gt=0, description="first wait for such a plug-in; doubled up to 10 min")
 
 
 class AuditsConfig(FrozenConfig):
