@@ -12,6 +12,7 @@ import pytest
 from stateplay_rl.errors import EXIT_OUTSIDE, InputError, JudgeDownError, OutputError, OutsideError, UsageError
 from stateplay_rl.stages.train_nft import booking, loop, update
 from stateplay_rl.stages.train_nft import run as stage
+from stateplay_rl.stages.train_nft.heldout_curve import HeldoutCurve
 from stateplay_rl.stages.train_nft.inputs import TrainInputs
 from stateplay_rl.stages.train_nft.plan import make_plan
 from stateplay_rl.stores import layout
@@ -80,8 +81,8 @@ class Stop(Exception):
 PLACES = [
     (booking.Booking, "book_verdicts", 1),
     (loop.Trainer, "_follow_with_old", 0),
-    (loop.Trainer, "_evaluate", 0),
-    (loop.Trainer, "_evaluate", 2),
+    (HeldoutCurve, "evaluate", 0),
+    (HeldoutCurve, "evaluate", 2),
     (loop.Trainer, "_book_outcome", 1),
     (loop.Trainer, "_checkpoint", 1),
     (update.Updater, "_apply", 3),
