@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,17 +38,22 @@ def test_a_short_kill_drill_ends_equal(tmp_path: Path) -> None:
 
 
 def test_a_batch_on_two_ranks(tmp_path: Path) -> None:
-    """The GPU benchmark under gloo: both modes, uneven shares, equal hashes."""
+    """The GPU benchmark under gloo: the big world's structure in bfloat16 with checkpointing, both modes, uneven
+    shares, equal hashes; and the same batch on each rank alone."""
     script = ROOT / "examples" / "benchmarks" / "two_gpus.py"
     out = tmp_path / "two.json"
-    text = run(script, "--out", out, "--worlds", "arena", "--frames", 17, "--steps", 2, ranks=2)
+    sizes = ("--worlds", "stateplay-5b", "--shrink", "--frames", 17, "--steps", 2, "--checkpointing")
+    text = run(script, "--out", out, *sizes, "--alone", "transition", ranks=2)
     value: dict[str, Any] = json.loads(out.read_text())
     assert (value["ranks"], value["passed"]) == (2, True)
-    assert [(r["world"], r["mode"]) for r in value["results"]] == [("arena", "transition"), ("arena", "coupling")]
+    assert [r["mode"] for r in value["results"]] == ["transition", "coupling"]
     for result in value["results"]:
         assert all(result[name] for name in ("equal_hashes", "finite", "moved"))
         assert result["optimizer_steps"] == 2
         assert [rank["rank"] for rank in result["ranks"]] == [0, 1]
         assert all(rank["seconds"]["train"] > 0 for rank in result["ranks"])
+    for rank in value["results"][0]["ranks"]:
+        assert rank["alone"]["latents_equal"]
+        assert rank["alone"]["largest_weight_difference"] <= 1e-6
+    assert "times faster" in text
     assert text.count("equal") >= 2
-    assert os.path.getsize(out) > 500

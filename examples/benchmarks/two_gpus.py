@@ -2,17 +2,21 @@
 
 On two GPUs (NCCL):
 
-    torchrun --standalone --nproc_per_node 2 examples/benchmarks/two_gpus.py --out two_gpus.json
+    torchrun --standalone --nproc_per_node 2 examples/benchmarks/two_gpus.py --out two_gpus.json --checkpointing \
+        --steps 4 --alone transition
 
-On a CPU (gloo), small:
+On a CPU (gloo), small sizes of the same structure:
 
     ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node 2 examples/benchmarks/two_gpus.py \
-        --out two.json --worlds arena --frames 17 --steps 2
+        --out two.json --shrink --frames 17 --steps 2 --checkpointing --alone transition
 
 Worlds `arena` and `stateplay-5b`, modes `transition` and `coupling`. A batch is `--conditions` conditions with
 `--candidates` candidates: sampled under old, decoded, then trained on with both anchors by the very code of the stage
-(`Updater`), old follows live, and the ranks' live, old and moments are compared by hash. Text contexts are random: no
-text encoder is loaded. Rank 0 writes the JSON file and prints a table; exit code 4 when ranks differ.
+(`Updater`), old follows live, and the ranks' live, old and moments are compared by hash.
+
+`--alone MODES`: afterwards every rank does the whole batch by itself, from the same weights. That gives the seconds of
+one GPU, and how far one and several ranks end apart. Rank 0 writes the JSON file after every case and prints a table;
+exit code 4 when ranks differ.
 """
 
 from __future__ import annotations
@@ -23,43 +27,38 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from stateplay_rl.config.rollout import SamplingConfig
-from stateplay_rl.config.train_nft import OptimizerConfig, TrainNftConfig
-from stateplay_rl.distributed import Processes, start_processes
-from stateplay_rl.errors import EXIT_CHECK
-from stateplay_rl.nft.randomness import DrawKey, generator, normal
-from stateplay_rl.nft.schedule import sampling_sigmas
-from stateplay_rl.stages.train_nft.objective import Objective, RealClip
-from stateplay_rl.stages.train_nft.samples import Sample
-from stateplay_rl.stages.train_nft.sharding import shard_frozen
-from stateplay_rl.stages.train_nft.update import Updater
-from stateplay_rl.worlds.base import ConditionBatch, WorldSpec
-from stateplay_rl.worlds.native.presets import preset
-from stateplay_rl.worlds.native.text import TEXT_PRESETS
-from stateplay_rl.worlds.native.transformer import LatentStateTransformer
-from stateplay_rl.worlds.native.transition_tokenizer import TransitionTokenizer
-from stateplay_rl.worlds.native.vae import VAE_PRESETS, VideoVae
-from stateplay_rl.worlds.native.world import NativeModules, NativeWorld, WorldHashes
-from stateplay_rl.worlds.policy_bank import sha256_tensors
-from stateplay_rl.worlds.sampling import sample_candidates
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from examples.benchmarks.random_batch import Batch, random_world, sizes_of  # noqa: E402 - found through the line above
+from stateplay_rl.config.rollout import SamplingConfig  # noqa: E402
+from stateplay_rl.config.train_nft import OptimizerConfig, TrainNftConfig  # noqa: E402
+from stateplay_rl.distributed import Processes, start_processes  # noqa: E402
+from stateplay_rl.errors import EXIT_CHECK  # noqa: E402
+from stateplay_rl.nft.randomness import DrawKey, generator  # noqa: E402
+from stateplay_rl.nft.schedule import sampling_sigmas  # noqa: E402
+from stateplay_rl.stages.train_nft.objective import Objective  # noqa: E402
+from stateplay_rl.stages.train_nft.samples import Sample  # noqa: E402
+from stateplay_rl.stages.train_nft.sharding import shard_frozen  # noqa: E402
+from stateplay_rl.stages.train_nft.update import Updater, UpdateStats  # noqa: E402
+from stateplay_rl.worlds.base import ParameterGroup  # noqa: E402
+from stateplay_rl.worlds.native.world import NativeWorld  # noqa: E402
+from stateplay_rl.worlds.policy_bank import sha256_tensors  # noqa: E402
+from stateplay_rl.worlds.sampling import sample_candidates  # noqa: E402
 
 WORLDS, MODES = ("arena", "stateplay-5b"), ("transition", "coupling")
-PIXELS = {"arena": (64, 96), "stateplay-5b": (480, 832)}
-FLOAT32_MODULES = ("latent_state_rollout", "transition_predictor")
-OPEN_GATE = 0.1
-PROMPT_TOKENS = 24
-FPS = 20.0
+WORK = ("sample", "decode", "train")
+Weights = Mapping[str, Tensor]
 
 
 @dataclass
@@ -82,93 +81,30 @@ class Timer:
             torch.cuda.synchronize(self.device)
 
 
-def random_world(name: str, device: torch.device, dtype: str, *, checkpointing: bool) -> NativeWorld:
-    """The real classes with random weights, drawn on the device itself: the same on every rank of the same hardware."""
-    sizes = preset(name)
-    usual = "float32" if name == "arena" else "bfloat16"
-    compute = getattr(torch, usual if dtype == "usual" else dtype)
-    draws = torch.Generator(device).manual_seed(0)
-    # Made on the device: buffers hold their real values, and billions of draws take seconds.
-    with torch.device(device):
-        transformer = LatentStateTransformer(sizes.transformer, sizes.latent_state, compute)
-        tokenizer = TransitionTokenizer(sizes.tokenizer)
-    for part, module in transformer.named_children():
-        module.to(torch.float32 if part in FLOAT32_MODULES else compute)
-    for module in (transformer, tokenizer):
-        fill(module, draws)
-    torch.manual_seed(0)
-    vae = VideoVae(VAE_PRESETS[name])
-    vae.prepare_for_inference(compute, device)
-    if not VAE_PRESETS[name].latents_mean:
-        channels = VAE_PRESETS[name].z_dim
-        vae.set_latent_statistics(torch.zeros(channels), torch.ones(channels))
-    # Text contexts are made up, so no text encoder is held.
-    text = cast(Any, SimpleNamespace(model=nn.Identity()))
-    height, width = PIXELS[name]
-    vae_sizes = VAE_PRESETS[name]
-    spec = WorldSpec(name, height, width, FPS, vae_sizes.z_dim, vae_sizes.spatial_factor, 4)
-    return NativeWorld(
-        spec,
-        NativeModules(transformer, tokenizer, vae, text),
-        WorldHashes("0" * 64, "0" * 64),
-        device=device,
-        compute_dtype=compute,
-        gradient_checkpointing=checkpointing,
-    )
-
-
-@torch.no_grad()
-def fill(module: nn.Module, draws: torch.Generator) -> None:
-    """Weights of a sensible scale everywhere; coupling gates open, so that every part matters."""
-    for name, parameter in module.named_parameters():
-        if name.endswith("gate"):
-            parameter.fill_(OPEN_GATE)
-        elif name.endswith("bias"):
-            parameter.zero_()
-        elif parameter.dim() < 2:
-            parameter.fill_(1.0)
-        else:
-            parameter.normal_(0.0, 1.0 / math.sqrt(parameter[0].numel()), generator=draws)
-
-
-@dataclass
-class Batch:
-    """Made-up conditions and clips of a world, and the candidates that were sampled."""
+@dataclass(frozen=True)
+class Case:
+    """One world in one mode on this rank, ready to work."""
 
     world: NativeWorld
-    ids: tuple[str, ...]
-    slots: int
-    conditions: dict[str, ConditionBatch] = field(default_factory=dict)
-    clips: dict[str, RealClip] = field(default_factory=dict)
-    latents: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    groups: tuple[ParameterGroup, ...]
+    config: TrainNftConfig
+    batch: Batch
 
-    def prepare(self) -> None:
-        """Encode a random first frame per condition; clips are random latents with their codes."""
-        spec, text_sizes = self.world.spec, TEXT_PRESETS[self.world.spec.name]
-        for condition_id in self.ids:
-            draws = np.random.default_rng(DrawKey(0, "frame", condition=condition_id).seed())
-            frame_1hwC = draws.integers(0, 256, (1, spec.frame_height, spec.frame_width, 3), dtype=np.uint8)
-            first_C1HW = self.world.encode_video(frame_1hwC)
-            text_1LD = normal(DrawKey(0, "text", condition=condition_id), (1, text_sizes.tokens, text_sizes.d_model))
-            text_1LD[:, PROMPT_TOKENS:] = 0
-            actions = draws.integers(0, 2, (1, self.slots, spec.buttons)).astype(np.float32)
-            device = self.world.device
-            self.conditions[condition_id] = ConditionBatch(
-                (condition_id,), first_C1HW[None].to(device), torch.from_numpy(actions).to(device), text_1LD.to(device)
-            )
-            shape = (spec.latent_channels, self.slots, *first_C1HW.shape[-2:])
-            clip = normal(DrawKey(0, "clip", condition=condition_id), shape)
-            self.clips[condition_id] = RealClip(clip, self.world.transition_codes(clip[None].to(device))[0].cpu())
+    def samples(self) -> list[Sample]:
+        """All candidates of the batch, their r evenly over 0..1."""
+        count, slots = self.config.sampling.candidates, self.batch.slots
+        return [Sample(f"g-{i}", i, k, k / max(count - 1, 1), slots) for i in self.batch.ids for k in range(count)]
 
-    def conditions_of(self, ids: Sequence[str]) -> ConditionBatch:
-        """Rows of one condition a call, as training asks for them."""
-        parts = [self.conditions[i] for i in ids]
-        return ConditionBatch(
-            tuple(ids),
-            torch.cat([p.first_latent_BC1HW for p in parts]),
-            torch.cat([p.action_bins_BfK for p in parts]),
-            torch.cat([p.text_BLD for p in parts]),
+    def updater(self, processes: Processes) -> Updater:
+        """The stage's own, reading the batch from memory."""
+        objective = Objective(
+            self.world,
+            self.config,
+            self.batch.conditions_of,
+            lambda sample: self.batch.latents[sample.condition_id, sample.candidate],
+            lambda condition_id: self.batch.clips[condition_id],
         )
+        return Updater(objective, self.groups, self.config, processes)
 
 
 def settings(options: argparse.Namespace, mode: str) -> TrainNftConfig:
@@ -181,89 +117,118 @@ def settings(options: argparse.Namespace, mode: str) -> TrainNftConfig:
     )
 
 
-def roll_out(batch: Batch, config: TrainNftConfig, processes: Processes, timer: Timer) -> None:
-    """Sample and decode this rank's conditions, then share the latents (a run reads them from the disk)."""
-    sigmas = sampling_sigmas(config.sampling.steps, config.sampling.shift)
-    mine: list[tuple[tuple[str, int], Tensor]] = []
-    for condition_id, counts in processes.turns(batch.ids):
-        for candidate in range(config.sampling.candidates):
-            noise = [generator(DrawKey(0, "initial_noise", condition=condition_id, candidate=candidate))]
-            with timer.part("sample"):
-                conditions = batch.conditions[condition_id]
-                drawn = sample_candidates(batch.world, conditions, policy="old", sigmas=sigmas, noise=noise)
-            if counts:
-                with timer.part("decode"):
-                    batch.world.decode(drawn.float())
-                mine.append(((condition_id, candidate), drawn[0].float().cpu()))
-    with timer.part("share latents"):
-        batch.latents = dict(processes.gather(mine))
-
-
-def run_case(name: str, mode: str, options: argparse.Namespace, processes: Processes) -> dict[str, Any]:
-    """One world in one mode."""
-    device, timer = processes.device, Timer(processes.device)
-    gc.collect()  # the world of the case before: its policies and closures refer to each other
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+def build(name: str, mode: str, options: argparse.Namespace, processes: Processes, timer: Timer) -> Case:
+    """World, made-up batch, and a first forward."""
+    device, sizes = processes.device, sizes_of(name, shrink=options.shrink)
     with timer.part("build"):
-        world = random_world(name, device, options.compute_dtype, checkpointing=options.checkpointing)
+        world = random_world(name, sizes, device, options.compute_dtype, checkpointing=options.checkpointing)
         groups = world.set_mode(cast(Any, mode))
         shard_frozen(world, processes)
-    config = settings(options, mode)
     slots = world.spec.latent_frames(options.frames)
-    batch = Batch(world, tuple(f"c{n}" for n in range(options.conditions)), slots)
+    batch = Batch(world, tuple(f"c{n}" for n in range(options.conditions)), slots, sizes.text)
     with timer.part("encode"):
         batch.prepare()
     # Kernels are chosen and memory is taken on the first forward: not a part of the batch.
     with timer.part("warm up"):
-        sample_candidates(
-            world, batch.conditions[batch.ids[0]], policy="old", sigmas=sampling_sigmas(1, 5.0), noise=[generator(0)]
-        )
-    roll_out(batch, config, processes, timer)
-    peak_rollout = peak_gib(device)
-    objective = Objective(
-        world,
-        config,
-        batch.conditions_of,
-        lambda sample: batch.latents[sample.condition_id, sample.candidate],
-        lambda condition_id: batch.clips[condition_id],
-    )
-    updater = Updater(objective, groups, config, processes)
-    count = config.sampling.candidates
-    samples = [Sample(f"g-{i}", i, k, k / max(count - 1, 1), slots) for i in batch.ids for k in range(count)]
-    size = options.samples_per_step
+        conditions = batch.conditions[batch.ids[0]]
+        sample_candidates(world, conditions, policy="old", sigmas=sampling_sigmas(1, 5.0), noise=[generator(0)])
+    return Case(world, groups, settings(options, mode), batch)
+
+
+def roll_out(case: Case, processes: Processes, timer: Timer) -> dict[tuple[str, int], Tensor]:
+    """Sample and decode this rank's conditions, then share the latents (a run reads them from the disk)."""
+    sampling = case.config.sampling
+    sigmas = sampling_sigmas(sampling.steps, sampling.shift)
+    mine: list[tuple[tuple[str, int], Tensor]] = []
+    for condition_id, counts in processes.turns(case.batch.ids):
+        for candidate in range(sampling.candidates):
+            noise = [generator(DrawKey(0, "initial_noise", condition=condition_id, candidate=candidate))]
+            with timer.part("sample"):
+                conditions = case.batch.conditions[condition_id]
+                drawn = sample_candidates(case.world, conditions, policy="old", sigmas=sigmas, noise=noise)
+            if counts:
+                with timer.part("decode"):
+                    case.world.decode(drawn.float())
+                mine.append(((condition_id, candidate), drawn[0].float().cpu()))
+    with timer.part("share latents"):
+        return dict(processes.gather(mine))
+
+
+def train(case: Case, updater: Updater, timer: Timer) -> UpdateStats:
+    """All optimizer steps of the batch, then old follows live."""
+    samples, size = case.samples(), case.config.optimizer.samples_per_step
     steps = [samples[start : start + size] for start in range(0, len(samples), size)]
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     with timer.part("train"):
         stats = updater.run(steps, 0, len(steps))
-    world.policies.update_old(0.0)
+    case.world.policies.update_old(0.0)
+    return stats
+
+
+def run_case(name: str, mode: str, options: argparse.Namespace, processes: Processes) -> dict[str, Any]:
+    """One world in one mode, on all ranks; then alone, if it is asked for."""
+    timer = Timer(processes.device)
+    gc.collect()  # the world of the case before: its policies and closures refer to each other
+    if processes.device.type == "cuda":
+        torch.cuda.empty_cache()
+    case = build(name, mode, options, processes, timer)
+    reset_peak(processes.device)
+    case.batch.latents = roll_out(case, processes, timer)
+    peak_rollout = peak_gib(processes.device)
+    reset_peak(processes.device)
+    updater = case.updater(processes)
+    stats = train(case, updater, timer)
+    peak_train = peak_gib(processes.device)
     with timer.part("hash"):
-        updater_hashes = hashes(world, updater)
+        own_hashes = hashes(case.world, updater)
     finite = all(math.isfinite(v) for v in stats.sums.means().values() if v is not None)
-    lines = processes.gather(
-        [
-            {
-                "rank": processes.rank,
-                "seconds": {part: round(value, 3) for part, value in timer.seconds.items()},
-                "peak_gib": {"rollout": peak_rollout, "train": peak_gib(device)},
-                "hashes": updater_hashes,
-            }
-        ]
-    )
+    moved = case.world.policies.distance("live", "reference") > 0
+    facts: dict[str, Any] = {
+        "rank": processes.rank,
+        "seconds": rounded(timer.seconds),
+        "peak_gib": {"rollout": peak_rollout, "train": peak_train},
+        "hashes": own_hashes,
+    }
+    if mode in options.alone.split(","):
+        facts["alone"] = do_alone(case, processes)
+    lines = processes.gather([facts])
     return {
         "world": name,
         "mode": mode,
-        "trained": {group.name: group.count for group in groups},
+        "trained": {group.name: group.count for group in case.groups},
         "optimizer_steps": stats.applied_steps,
         "skipped_steps": stats.skipped_steps,
         "losses": stats.sums.means(),
-        "moved": world.policies.distance("live", "reference") > 0,
+        "moved": moved,
         "ranks": lines,
         "equal_hashes": all(line["hashes"] == lines[0]["hashes"] for line in lines),
         "finite": finite,
     }
+
+
+def do_alone(case: Case, processes: Processes) -> dict[str, Any]:
+    """The whole batch on this rank, from the same weights; and how far it ends from what all ranks made of it."""
+    policies = case.world.policies
+    together, start = policies.state("live"), policies.state("reference")
+    for policy in ("live", "old"):
+        policies.load(cast(Any, policy), start)
+    alone, timer = Processes(0, 1, processes.device), Timer(processes.device)
+    latents = roll_out(case, alone, timer)
+    same = all(torch.equal(value, case.batch.latents[key]) for key, value in latents.items())
+    train(case, case.updater(alone), timer)
+    single = policies.state("live")
+    gap, way = distance(together, single), distance(together, start)
+    largest = max(float((value - single[name]).abs().max()) for name, value in together.items())
+    return {
+        "seconds": rounded(timer.seconds),
+        "latents_equal": same,
+        "largest_weight_difference": largest,
+        "difference_over_way": gap / way if way else None,
+    }
+
+
+def distance(left: Weights, right: Weights) -> float:
+    """Euclidean, in float64."""
+    return math.sqrt(sum(float((value.double() - right[name].double()).square().sum()) for name, value in left.items()))
 
 
 def hashes(world: NativeWorld, updater: Updater) -> dict[str, str]:
@@ -279,9 +244,23 @@ def hashes(world: NativeWorld, updater: Updater) -> dict[str, str]:
     }
 
 
+def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {part: round(value, 3) for part, value in seconds.items()}
+
+
+def reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_gib(device: torch.device) -> float | None:
     """Peak memory of this rank's GPU since the last reset; None on a CPU."""
     return round(torch.cuda.max_memory_allocated(device) / 2**30, 2) if device.type == "cuda" else None
+
+
+def slowest(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of the work by part; the slowest rank decides."""
+    return {part: max(rank["seconds"].get(part, 0.0) for rank in ranks) for part in WORK}
 
 
 def show(results: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
@@ -289,22 +268,32 @@ def show(results: Sequence[dict[str, Any]], options: argparse.Namespace) -> None
         f"{'world':<14}{'mode':<12}{'sample s':>9}{'decode s':>9}{'train s':>9}{'GiB roll':>9}{'GiB train':>10}  ranks"
     )
     for result in results:
-        # The slowest rank decides.
-        slowest = {
-            part: max(rank["seconds"].get(part, 0.0) for rank in result["ranks"])
-            for part in ("sample", "decode", "train")
-        }
-        peaks = [result["ranks"][0]["peak_gib"][part] for part in ("rollout", "train")]
+        ranks = result["ranks"]
+        times = "".join(f"{value:>9.2f}" for value in slowest(ranks).values())
+        peaks = [ranks[0]["peak_gib"][part] for part in ("rollout", "train")]
         cells = "".join(f"{'-' if peak is None else format(peak, '.1f'):>{9 + n}}" for n, peak in enumerate(peaks))
         equal = "equal" if result["equal_hashes"] else "DIFFER"
-        print(
-            f"{result['world']:<14}{result['mode']:<12}{slowest['sample']:>9.2f}{slowest['decode']:>9.2f}"
-            f"{slowest['train']:>9.2f}{cells}  {equal}"
-        )
+        print(f"{result['world']:<14}{result['mode']:<12}{times}{cells}  {equal}")
+        if "alone" in ranks[0]:
+            show_alone(ranks, options)
     print(
         f"a batch: {options.conditions} conditions x {options.candidates} candidates, {options.frames} frames, "
         f"{options.steps} Euler steps, {options.samples_per_step} samples a step, "
         f"checkpointing {'on' if options.checkpointing else 'off'}"
+    )
+
+
+def show_alone(ranks: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> None:
+    """Times of one rank alone, and how many times faster all together were; uneven shares set the limit."""
+    alone = slowest([rank["alone"] for rank in ranks])
+    faster = {part: alone[part] / max(value, 1e-9) for part, value in slowest(ranks).items()}
+    print(f"{'  alone':<26}" + "".join(f"{value:>9.2f}" for value in alone.values()))
+    limit = options.conditions / math.ceil(options.conditions / len(ranks))
+    gap = max(rank["alone"]["difference_over_way"] or 0.0 for rank in ranks)
+    print(
+        f"{'  times faster':<26}"
+        + "".join(f"{value:>9.2f}" for value in faster.values())
+        + f"  (shares allow {limit:.2f}); weights {gap:.1e} of their way apart"
     )
 
 
@@ -313,33 +302,41 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--alone", default="", help="modes in which each rank then does the batch alone too")
+    parser.add_argument("--shrink", action="store_true", help="small sizes of the same structure, for a CPU")
     parser.add_argument("--conditions", type=int, default=3, help="3 on 2 ranks: the shares are uneven")
     parser.add_argument("--candidates", type=int, default=2)
     parser.add_argument("--samples-per-step", type=int, default=3, help="does not divide by the ranks on purpose")
     parser.add_argument("--frames", type=int, default=97)
     parser.add_argument("--steps", type=int, default=8, help="Euler steps of a candidate")
-    parser.add_argument("--compute-dtype", choices=("usual", "float32", "bfloat16"), default="usual")
+    parser.add_argument("--compute-dtype", choices=("float32", "bfloat16"), help="default: the world's usual one")
     parser.add_argument("--checkpointing", action="store_true", help="recompute blocks in the backward pass")
     parser.add_argument("--strategy", choices=("replicated", "sharded"), default="replicated")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.strategy == "sharded" and options.alone:
+        parser.error("--alone needs whole weights on every rank: --strategy replicated")
+    return options
 
 
 def main() -> None:
     """Every world in every mode; rank 0 writes and prints."""
     options = parse()
     processes = start_processes(strategy=options.strategy)
-    results = [
-        run_case(name, mode, options, processes)
-        for name in options.worlds.split(",")
-        for mode in options.modes.split(",")
-    ]
-    good = all(r["equal_hashes"] and r["finite"] and r["moved"] and not r["skipped_steps"] for r in results)
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    facts = {"ranks": processes.count, "gpu": gpu, "torch": torch.__version__, "strategy": options.strategy}
+    shown = {name: value for name, value in vars(options).items() if name != "out"}
+    results: list[dict[str, Any]] = []
+    good = True
+    for name in options.worlds.split(","):
+        for mode in options.modes.split(","):
+            result = run_case(name, mode, options, processes)
+            results.append(result)
+            good = good and all(result[fact] for fact in ("equal_hashes", "finite", "moved"))
+            good = good and not result["skipped_steps"]
+            if processes.is_main:
+                value = {**facts, "settings": shown, "passed": good, "results": results}
+                options.out.write_text(json.dumps(value, indent=1) + "\n")
     if processes.is_main:
-        cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        facts = {"ranks": processes.count, "gpu": cuda, "torch": torch.__version__, "strategy": options.strategy}
-        shown = {name: value for name, value in vars(options).items() if name != "out"}
-        value = {**facts, "settings": shown, "passed": good, "results": results}
-        options.out.write_text(json.dumps(value, indent=1) + "\n")
         show(results, options)
     processes.barrier()
     sys.exit(0 if good else EXIT_CHECK)

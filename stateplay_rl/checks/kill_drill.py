@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stateplay_rl.errors import CheckError
 from stateplay_rl.stores import layout
+from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.manifest import is_sealed
 
 EARLIEST_SECONDS = 0.2
@@ -23,10 +24,15 @@ LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
 
 @dataclass(frozen=True)
 class Kill:
-    """One shot: seconds after the process began, and what stood on disk then."""
+    """One shot: seconds after the process began, and what stood on disk then.
+
+    Args:
+        batches: that the newest checkpoint has behind it.
+        groups: finished ones of the segments.
+    """
 
     seconds: float
-    checkpoints: int
+    batches: int
     groups: int
 
 
@@ -37,19 +43,20 @@ class Drill:
     Args:
         arguments: of `sprl`, without `--out` and `--resume`.
         log: takes what the processes say.
-        processes: ranks of each start.
+        processes: ranks of the starts, taken in turn: the next number after every shot that hit.
         kills: shots so far that hit a living process.
     """
 
     arguments: tuple[str, ...]
     log: Path
-    processes: int = 1
+    processes: tuple[int, ...] = (1,)
     environment: Mapping[str, str] = field(default_factory=dict)
     kills: list[Kill] = field(default_factory=list)
 
     def start(self, out: Path, *, resume: bool) -> subprocess.Popen[bytes]:
         """Start the command, with its own ranks when there are several."""
-        command = [sys.executable, *([*LAUNCHER, str(self.processes)] if self.processes > 1 else [])]
+        ranks = self.processes[len(self.kills) % len(self.processes)]
+        command = [sys.executable, *([*LAUNCHER, str(ranks)] if ranks > 1 else [])]
         command += ["-m", "stateplay_rl", *self.arguments, "--out", str(out), *(["--resume"] if resume else [])]
         with self.log.open("ab") as log:
             return subprocess.Popen(command, env={**os.environ, **self.environment}, stdout=log, stderr=log)
@@ -93,9 +100,9 @@ class Drill:
 
 
 def _kill(out: Path, seconds: float) -> Kill:
-    checkpoints = len(list(out.glob(f"{layout.CHECKPOINTS_FOLDER}/step-*")))
+    steps = CheckpointStore(out / layout.CHECKPOINTS_FOLDER).steps()
     groups = len(list(out.glob(f"{layout.SEGMENTS_FOLDER}/*/{layout.GROUPS_FOLDER}/*/{layout.GROUP}")))
-    return Kill(round(seconds, 3), checkpoints, groups)
+    return Kill(round(seconds, 3), max(steps, default=0), groups)
 
 
 def kill_family(process: subprocess.Popen[bytes]) -> None:

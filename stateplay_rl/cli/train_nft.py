@@ -34,7 +34,11 @@ def command(
     world: Annotated[str | None, typer.Option(help="`arena`, or the path of a world file.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Passed audit of the world (`sprl audit-ckpt`).")] = None,
     judge: Annotated[
-        str | None, typer.Option(help="referee (arena), replay, or a plug-in package.module:Class.")
+        str | None,
+        typer.Option(
+            help="openai (any compatible server: --set judge.base_url=URL), student (--reward-model DIR), referee "
+            "(arena), replay, mix, or a plug-in package.module:Class."
+        ),
     ] = None,
     mode: Annotated[str | None, typer.Option(help="transition, coupling, joint or full.")] = None,
     groups: Annotated[

@@ -96,6 +96,11 @@ class JudgeConfig(SingleJudgeConfig):
             raise ValueError("`parts` belongs to the judge `mix`, which needs at least one part")
         return self
 
+    @property
+    def paid(self) -> tuple[SingleJudgeConfig, ...]:
+        """The judges in it whose requests cost money: each asks about every group."""
+        return tuple(part for part in (self, *self.parts.values()) if part.name == "openai")
+
 
 class ProbeConfig(FrozenConfig):
     """`sprl score --probe`: how a judge is tested before it is trusted."""

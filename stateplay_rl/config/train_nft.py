@@ -96,9 +96,12 @@ class JudgingConfig(FrozenConfig):
         description="groups being judged at once, over all ranks; none: 28 for `openai`, 1 a rank for all others",
     )
     outage_hours: float = Field(
-        24.0, ge=0, description="how long a judge that is down is waited for; then the run stops, to be resumed"
+        24.0,
+        ge=0,
+        description="how long a plug-in that says it is down is waited for; then the run stops, to be resumed. The "
+        "judge `openai` waits by judge.requests.outage_seconds",
     )
-    retry_seconds: float = Field(30.0, gt=0, description="first wait for a judge that is down; doubled up to 10 min")
+    retry_seconds: float = Field(30.0, gt=0, description="first wait for such a plug-in; doubled up to 10 min")
 
 
 class AuditsConfig(FrozenConfig):
@@ -163,8 +166,9 @@ class PlanConfig(FrozenConfig):
     """What `--dry-run` reckons with; nothing here changes a run."""
 
     gpus: int | None = Field(None, ge=1, description="number of GPUs; none: the processes of this launch")
-    gpu: Literal["l20", "h200", "cpu"] = Field("l20", description="speed that days are reckoned with")
-    dollars_per_request: float | None = Field(None, ge=0, description="highest price of one request to the judge")
+    gpu: Literal["l20", "h200"] = Field(
+        "l20", description="speed that days are reckoned with; arena is reckoned on CPU cores"
+    )
 
 
 class TrainNftConfig(FrozenConfig):
@@ -266,4 +270,9 @@ class TrainNftConfig(FrozenConfig):
     @property
     def uses_api(self) -> bool:
         """Whether the training judge sends requests that cost money."""
-        return self.judge.name == "openai" or any(part.name == "openai" for part in self.judge.parts.values())
+        return bool(self.judge.paid)
+
+    @property
+    def uses_clips(self) -> bool:
+        """Whether training reads the conditions' real clips."""
+        return bool(self.anchors.fm_real or self.anchors.transition_real)

@@ -96,6 +96,11 @@ class Asker:
         self._keys: dict[str, threading.Lock] = {}
         self._keys_lock = threading.Lock()
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the endpoint has answered nothing for a while, if so."""
+        return self._patience.trouble
+
     def stop(self) -> None:
         """Send nothing more; waits between tries end at once."""
         self._stop.set()

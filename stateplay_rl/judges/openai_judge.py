@@ -74,6 +74,12 @@ class OpenAIJudge(RemoteJudge):
         """How requests are sent."""
         return self.spec.requests
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the endpoint has answered nothing for a while, if so."""
+        opened = self._opened
+        return None if opened is None else opened.asker.trouble
+
     def score_group(self, group: StoredGroup) -> GroupVerdict:
         """Scores in the stored order of the candidates.
 

@@ -11,6 +11,8 @@ from stateplay_rl.config.judging import RequestsConfig
 from stateplay_rl.errors import OutsideError
 
 _LARGEST_POWER = 30
+TOLD_AFTER_SECONDS = 20.0
+"""Without any answer for so long, people are told; shorter pauses are everyday life of an API."""
 
 
 def wait_seconds(tries: int, asked: float | None, limits: RequestsConfig, draw: Callable[[], float]) -> float:
@@ -37,10 +39,20 @@ class Patience:
         self._limits = limits
         self._lock = threading.Lock()
         self._trouble_since: float | None = None
+        self._last_refusal = ""
         self._random = random.Random()
         self._doubts = self._unread = 0
         self.answers = 0
         """Complete answers so far."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing has been answered for a while; None when the endpoint works, or has only just failed."""
+        with self._lock:
+            since, reason = self._trouble_since, self._last_refusal
+        if since is None or time.monotonic() - since < TOLD_AFTER_SECONDS:
+            return None
+        return reason
 
     def answered(self, reason: str | None) -> None:
         """An answer came: the endpoint works.
@@ -88,6 +100,7 @@ class Patience:
         with self._lock:
             if self._trouble_since is None:
                 self._trouble_since = now
+            self._last_refusal = reason
             seconds, ever = now - self._trouble_since, self.answers > 0
         limit = self._limits.outage_seconds if ever else self._limits.first_answer_seconds
         if seconds > limit:

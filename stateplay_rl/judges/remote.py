@@ -25,6 +25,11 @@ class RemoteJudge(ABC):
     finish_seconds: float
     """How long an ending command waits for what is in flight."""
 
+    @property
+    def trouble(self) -> str | None:
+        """Why no answer has come for a while, for people; None when all is well. It goes on trying meanwhile."""
+        return None
+
     @abstractmethod
     def score_group(self, group: StoredGroup) -> GroupVerdict:
         """As `Judge.score_group`.

@@ -228,6 +228,8 @@ def _policy(run: RunData) -> Section:
 def _loss(run: RunData) -> Section:
     absent = [name for name in LOSS_PARTS if not any(v is not None for v in column(run.metrics, "loss", name))]
     caption = f"Not computed in this run: {', '.join(absent)}." if absent and run.metrics else ""
+    if "transition_real" in absent and run.config.get("mode") == "coupling":
+        caption += " The cross-entropy of transitions has no gradient in mode coupling."
     if mapping_of(run.config, "loss").get("full_schedule") is False:
         caption += " One noise level is drawn per visit, a cost choice; the paper's appendix trains every one."
     parts = [(name.replace("_", " "), ("loss", name)) for name in LOSS_PARTS]

@@ -32,14 +32,15 @@ from stateplay_rl.stages.candidates import (
     roll_out_group,
 )
 from stateplay_rl.stages.judge_choice import make_judge
-from stateplay_rl.stages.train_nft import estimates, heldout
+from stateplay_rl.stages.train_nft import heldout
+from stateplay_rl.stages.train_nft.disk import Need, require_room
 from stateplay_rl.stages.train_nft.inputs import TrainInputs
+from stateplay_rl.stages.train_nft.load import work_out
 from stateplay_rl.stages.train_nft.permissions import preflight_config, require_gate
 from stateplay_rl.stages.train_nft.plan import make_plan
 from stateplay_rl.stages.train_nft.segments import plan_segment
 from stateplay_rl.stages.verify import VerifySummary, default_out, seal_record
 from stateplay_rl.stores import layout
-from stateplay_rl.stores.atomic import require_space
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
 from stateplay_rl.stores.groups import GroupStore, StoredGroup
 from stateplay_rl.stores.manifest import OutputDirectory, read_manifest
@@ -249,17 +250,16 @@ def _disk(flight: _Preflight) -> str:
     """The plan's bytes, with a group's bytes as they were measured here."""
     store = flight.conditions()
     assert flight.config.conditions is not None, "opened"
-    frames = max(record.frames for record in store.select("pass"))
-    sizes = estimates.measure_sizes(flight.train, flight.world_config, frames)
     total, smoke = len(store.select("pass")), flight.train.stage == "c"
     plan = plan_segment(flight.train, TrainInputs(flight.config.conditions), flight.run, total, smoke=smoke)
-    parts = estimates.disk_bytes(flight.train, sizes, plan, estimates.evaluations_of(flight.train, plan))
+    needs = work_out(flight.train, flight.world_config, store.select("pass"), plan, flight.run).disk
     measured = [sum(f.stat().st_size for f in group.folder.iterdir()) for group in flight.groups]
     if measured:
-        parts["groups"] = max(parts["groups"], max(measured) * float(plan.conditions))
-    needed = int(sum(parts.values()))
-    require_space(flight.run, needed)
-    flight.measures["disk_bytes"] = {name: int(value) for name, value in parts.items()}
+        most = max(needs["groups"].bytes, max(measured) * float(plan.conditions))
+        needs["groups"] = Need(flight.run, most)
+    require_room(needs)
+    needed = int(sum(need.bytes for need in needs.values()))
+    flight.measures["disk_bytes"] = {name: int(need.bytes) for name, need in needs.items()}
     return f"{needed / 2**30:.2f} GiB needed where {flight.run} will lie, and free"
 
 

@@ -90,7 +90,7 @@ def run(config: ResumeConfig, out: Path | None = None, *, overwrite: bool = Fals
         settings = folder / "config.yaml"
         settings.write_text(dump_config(short), encoding="utf-8")
         arguments = ("train-nft", str(config.conditions.absolute()), "--config", str(settings), "--quiet")
-        drilled = _Drilled(config, kill_drill.Drill(arguments, folder / "log.txt", config.processes), folder)
+        drilled = _Drilled(config, kill_drill.Drill(arguments, folder / "log.txt", (config.processes,)), folder)
         lines = tuple(_lines(drilled))
         words = _words(drilled, short)
         summary = VerifySummary("resume", directory.path, lines, words)
@@ -174,7 +174,7 @@ def _kill_and_resume(drilled: _Drilled) -> str:
         drill.shoot(out, draws, longest, wanted - len(drill.kills))
         drill.run(out, resume=True)
     require(bool(drill.kills), "no kill hit a living run: it ends too fast; give more --batches")
-    places = ", ".join(f"{k.seconds:.1f} s ({k.checkpoints} checkpoints, {k.groups} groups)" for k in drill.kills)
+    places = ", ".join(f"{k.seconds:.1f} s ({k.batches} batches, {k.groups} groups)" for k in drill.kills)
     return f"{len(drill.kills)} kills over {drilled.lives} runs, all ended with exit code 0; after {places}"
 
 

@@ -56,12 +56,12 @@ def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
 
 def _free(path: Path) -> str:
     try:
-        return f", {shutil.disk_usage(_existing(path)).free} free"
+        return f", {shutil.disk_usage(nearest_existing(path)).free} free"
     except OSError:
         return ""
 
 
-def _existing(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
     """Nearest existing folder at or above `path`."""
     for candidate in (path, *path.parents):
         if candidate.is_dir():
@@ -75,7 +75,7 @@ def require_space(path: Path, needed_bytes: int) -> None:
     Raises:
         OutsideError: fewer than `needed_bytes` are free where `path` lies.
     """
-    free_bytes = shutil.disk_usage(_existing(path.absolute())).free
+    free_bytes = shutil.disk_usage(nearest_existing(path.absolute())).free
     if free_bytes < needed_bytes:
         raise OutsideError(
             f"not enough space for {path}: {needed_bytes} bytes needed, {free_bytes} free",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import time
@@ -202,5 +201,16 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_the_moments_of_the_kills_follow_from_the_seed() -> None:
-    assert [random.Random(7).uniform(0, 1) for _ in range(2)] == [random.Random(7).uniform(0, 1)] * 2
+def test_starts_take_their_ranks_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks, after a shot that hit one, then two again."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: commands.append(command))
+    drill = kill_drill.Drill(("train-nft",), tmp_path / "log", processes=(2, 1))
+    for number in range(3):
+        drill.start(tmp_path / "run", resume=number > 0)
+        drill.kills.append(kill_drill.Kill(1.0, 0, 0))
+    assert [("--nproc_per_node" in c, "--resume" in c) for c in commands] == [
+        (True, False),
+        (False, True),
+        (True, True),
+    ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stateplay_rl.config.judging import RequestsConfig
 from stateplay_rl.errors import OutsideError
-from stateplay_rl.judges.patience import Patience, wait_seconds
+from stateplay_rl.judges.patience import TOLD_AFTER_SECONDS, Patience, wait_seconds
 
 LIMITS = RequestsConfig(backoff_first_seconds=1, backoff_most_seconds=60)
 
@@ -74,3 +74,17 @@ def test_a_relay_that_swaps_the_model_is_not_paid_for_ever() -> None:
         patience.answered("model_mismatch")
     with pytest.raises(OutsideError, match="model_mismatch"):
         patience.answered("model_mismatch")
+
+
+def test_people_are_told_of_an_outage_and_not_of_a_hiccup(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    patience = Patience(LIMITS)
+    patience.refused("http_429")
+    now[0] += TOLD_AFTER_SECONDS - 1
+    assert patience.trouble is None
+    patience.refused("http_503")
+    now[0] += 2
+    assert patience.trouble == "http_503"
+    patience.answered(None)
+    assert patience.trouble is None

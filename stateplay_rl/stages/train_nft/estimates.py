@@ -1,4 +1,4 @@
-"""What a segment will take: disk, memory, requests, money, days. Estimates, with what they rest on.
+"""What a segment will take beside disk and money: memory, evaluations, days. Estimates, with what they rest on.
 
 Speeds: performance.md's figures of one H200 at the real sizes, scaled; an L20 is about 7 times slower. They are to be
 replaced by `sprl verify profile` of the machine itself.
@@ -6,99 +6,70 @@ replaced by `sprl verify profile` of the machine itself.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-import torch
-from torch import nn
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
+from stateplay_rl.stages.train_nft.sizes import BFLOAT16, FLOAT32, Sizes
 from stateplay_rl.stores import layout
-from stateplay_rl.stores.atomic import require_space
-from stateplay_rl.stores.conditions import ConditionStore
-from stateplay_rl.worlds.native import coupling_lora
-from stateplay_rl.worlds.native.modes import trained_groups
-from stateplay_rl.worlds.native.presets import NativePreset, preset
-from stateplay_rl.worlds.native.transformer import LatentStateTransformer
+from stateplay_rl.worlds.native.presets import preset
 from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
-FLOAT32, BFLOAT16 = 4, 2
-VIDEO_BYTES_PER_PIXEL_FRAME = 0.06
-"""Measured on arena's and on Wan's videos at our encoder settings; within a factor of two."""
-CHECKPOINT_COPIES = 4
-"""live, old and two moments."""
-REQUEST_IMAGE_BYTES = 10 * 2**20
-"""JPEGs that one request to an API judge keeps."""
-H200_SLOWER: Mapping[str, float] = {"h200": 1.0, "l20": 7.0}
+SLOWER_THAN_H200: Mapping[str, float] = {"h200": 1.0, "l20": 7.0}
 H200_STEP_SECONDS, H200_DECODE_SECONDS = 0.22, 1.5
-"""One Euler step; VAE decode and MP4 of one candidate: 480x832x97."""
-H200_SAMPLE_SECONDS, H200_ANCHOR_SECONDS = 0.96, 0.72
-"""Old forward, live forward and backward with checkpointing; the anchors' forward and backward."""
+"""One forward of one video, hence one Euler step; VAE decode and MP4 of one candidate: 480x832x97."""
+H200_SAMPLE_SECONDS: Mapping[bool, float] = {True: 0.96, False: 0.77}
+"""Old forward, live forward and backward; with gradient checkpointing and without."""
+H200_ANCHOR_SECONDS: Mapping[bool, float] = {True: 0.72, False: 0.56}
+"""Forward and backward on the real clip."""
+H200_STUDENT_SECONDS, STUDENT_GIB = 8.5, 25.6
+"""The 9B student on a group of 124 pictures: reading, vision tower, prefill and scores; peak. From docs/student.md."""
 CPU_STEP_SECONDS, CPU_DECODE_SECONDS, CPU_SAMPLE_SECONDS = 0.020, 0.12, 0.065
 """arena on one core of a 2024 server."""
-ACTIVATION_TENSORS = {True: 2.1, False: 17.0}
+ACTIVATION_TENSORS: Mapping[bool, float] = {True: 2.1, False: 17.0}
 """Token-by-width tensors per block that stay for the backward, with checkpointing and without; from performance.md."""
 DECODE_GIB_AT_FULL_SIZE, FULL_SIZE_PIXELS = 15.2, 480 * 832 * 97
 SECONDS_PER_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Numbers of parameters, and bytes of one candidate on disk."""
+class Evaluations:
+    """Held-out evaluations of a segment: all of them, and those that the training judge is paid for."""
 
-    parameters: int
-    trained: int
-    candidate_bytes: float
-    encoded_bytes: float
+    all: int = 0
+    paid: int = 0
 
 
-def measure_sizes(config: TrainNftConfig, world: WorldConfig, frames: int) -> Sizes:
-    """Sizes from the world's preset, without loading a weight.
+def evaluations_of(config: TrainNftConfig, world: WorldConfig, plan: SegmentPlan) -> Evaluations:
+    """Before the first batch, every n batches, and after the last one.
 
-    Args:
-        frames: of the longest video.
+    A paid judge keeps to its own budget; where the world has a referee, that one judges the others.
     """
-    sizes = preset(world.preset)
-    vae = VAE_PRESETS[world.preset]
-    slots = (frames - 1) // 4 + 1
-    latents = vae.z_dim * slots * (world.frame_height // vae.spatial_factor) * (world.frame_width // vae.spatial_factor)
-    video = world.frame_height * world.frame_width * frames * VIDEO_BYTES_PER_PIXEL_FRAME
-    parameters, trained = _parameters(sizes, config)
-    return Sizes(parameters, trained, latents * BFLOAT16 + video, latents * BFLOAT16)
+    if config.heldout.conditions == 0:
+        return Evaluations()
+    wanted = (0 if plan.extension else 1) + -(-plan.batches // config.heldout.every_batches)
+    if not config.uses_api:
+        return Evaluations(wanted)
+    paid = min(wanted, config.heldout_requests // config.heldout.conditions)
+    has_referee = world.preset == "arena" and config.referee == "auto"
+    return Evaluations(wanted if has_referee else paid, paid)
 
 
-def _parameters(sizes: NativePreset, config: TrainNftConfig) -> tuple[int, int]:
-    with torch.device("meta"):
-        model = LatentStateTransformer(sizes.transformer, sizes.latent_state)
-    trained = 0
-    if config.mode in ("transition", "joint", "full"):
-        plain = "transition" if config.mode == "joint" else config.mode
-        trained += sum(group.count for group in trained_groups(model, plain))
-    if config.mode in ("coupling", "joint"):
-        linears = [model.get_submodule(name) for name in coupling_lora.target_names(model)]
-        trained += sum(coupling_lora.RANK * sum(m.weight.shape) for m in linears if isinstance(m, nn.Linear))
-    return sum(p.numel() for p in model.parameters()), trained
-
-
-def disk_bytes(config: TrainNftConfig, sizes: Sizes, plan: SegmentPlan, evaluations: int) -> dict[str, float]:
-    """Bytes that a segment will write, by what."""
-    parts = {
-        "groups": plan.conditions * config.sampling.candidates * sizes.candidate_bytes,
-        "held-out groups": evaluations * config.heldout.conditions * config.heldout.samples * sizes.candidate_bytes,
-        "encoded clips": plan.conditions * sizes.encoded_bytes,
-        # One more than is kept: the new one is written before the oldest goes; and the best.
-        "checkpoints": (config.keep_checkpoints + 2) * CHECKPOINT_COPIES * FLOAT32 * float(sizes.trained),
-    }
-    if config.uses_api:
-        parts["request images"] = float(plan.conditions * REQUEST_IMAGE_BYTES)
-    return parts
+def audited_groups(config: TrainNftConfig, plan: SegmentPlan) -> int:
+    """Groups of stage C that the auditing judge will look at, about."""
+    if plan.kind != "c" or config.audits.judge is None:
+        return 0
+    first = min(config.audits.first_conditions, plan.conditions)
+    later = max(plan.batches - 1, 0) // config.audits.every_batches
+    per_audit = -(-config.audits.groups // plan.per_batch) * plan.per_batch
+    return min(first + later * per_audit, plan.conditions)
 
 
 def memory_gib(config: TrainNftConfig, world: WorldConfig, sizes: Sizes, frames: int, ranks: int) -> dict[str, float]:
-    """GiB on one device, by what; weights and training state are there all the time, the others take turns."""
+    """GiB on one device, by what; see `peak_gib` for what is there at the same time."""
     geometry, vae = preset(world.preset).transformer, VAE_PRESETS[world.preset]
     width = BFLOAT16 if world.compute_dtype == "bfloat16" else FLOAT32
     slots = (frames - 1) // 4 + 1
@@ -109,58 +80,74 @@ def memory_gib(config: TrainNftConfig, world: WorldConfig, sizes: Sizes, frames:
     # live, old, reference, two moments and a gradient in float32; two float64 accumulators.
     state_bytes = sizes.trained * (6 * FLOAT32 + 2 * 8)
     pixels = world.frame_height * world.frame_width * frames
-    return {
+    found = {
         "weights": sizes.parameters * width / shards / 2**30,
         "training state": state_bytes / 2**30,
         "activations": kept * geometry.layers * tokens * geometry.dim * width / 2**30,
         "decoding": DECODE_GIB_AT_FULL_SIZE * pixels / FULL_SIZE_PIXELS,
     }
+    return {**found, "student": STUDENT_GIB} if judged_by_big_student(config) else found
+
+
+def peak_gib(memory: Mapping[str, float], *, student_waits: bool) -> float:
+    """Weights and training state are there all the time; activations and decoding take turns.
+
+    Args:
+        student_waits: the student leaves the card between groups; otherwise it is there all the time too.
+    """
+    student = memory.get("student", 0.0)
+    turns = max(memory["activations"], memory["decoding"], student if student_waits else 0.0)
+    return memory["weights"] + memory["training state"] + turns + (0.0 if student_waits else student)
+
+
+def judged_by_big_student(config: TrainNftConfig) -> bool:
+    """Whether a student of full size judges in this process; arena's own is small. What cannot be read counts as big.
+
+    A student's directory is checked when the run begins; a plan only looks.
+    """
+    folder = config.judge.reward_model
+    if config.judge.name != "student" or folder is None:
+        return False
+    try:
+        return bool(json.loads((folder / layout.STUDENT).read_bytes()).get("base") != "arena")
+    except (OSError, ValueError, AttributeError):
+        return True
 
 
 def days(config: TrainNftConfig, world: WorldConfig, plan: SegmentPlan, evaluations: int, gpus: int) -> float:
-    """Days of sampling, training and evaluating on so many GPUs (or CPU processes); judging overlaps."""
-    candidate, sample = _seconds(config, world)
+    """Days of sampling, training and evaluating on so many GPUs (or CPU processes).
+
+    A judge elsewhere overlaps with it; a student of full size takes its own time on the same GPUs.
+    """
+    candidate, sample, judging = _seconds(config, world)
     total = 0.0
     for size in plan.sizes():
-        total += -(-size // gpus) * config.sampling.candidates * candidate
-        samples = -(-size * config.sampling.candidates // gpus) * config.optimizer.inner_epochs
-        total += samples * sample * (config.sampling.steps if config.loss.full_schedule else 1)
-    total += evaluations * -(-config.heldout.conditions // gpus) * config.heldout.samples * candidate
+        total += -(-size // gpus) * (config.sampling.candidates * candidate + judging)
+        total += _visits_of_a_rank(config, size, gpus) * sample
+    groups = -(-config.heldout.conditions // gpus)
+    total += evaluations * groups * (config.heldout.samples * candidate + judging)
     return total / SECONDS_PER_DAY
 
 
-def _seconds(config: TrainNftConfig, world: WorldConfig) -> tuple[float, float]:
-    """Seconds of one candidate, and of one sample of one pass."""
-    if world.preset == "arena" or config.plan.gpu == "cpu":
-        return config.sampling.steps * CPU_STEP_SECONDS + CPU_DECODE_SECONDS, CPU_SAMPLE_SECONDS
-    slower = H200_SLOWER[config.plan.gpu]
+def _visits_of_a_rank(config: TrainNftConfig, conditions: int, gpus: int) -> int:
+    """Samples that the busiest rank trains on in a batch, every noise level counted: steps wait for each other."""
+    samples, per_step = conditions * config.sampling.candidates, config.optimizer.samples_per_step
+    whole, rest = divmod(samples, per_step)
+    calls = whole * -(-per_step // gpus) + -(-rest // gpus)
+    levels = config.sampling.steps if config.loss.full_schedule else 1
+    return calls * config.optimizer.inner_epochs * levels
+
+
+def _seconds(config: TrainNftConfig, world: WorldConfig) -> tuple[float, float, float]:
+    """Seconds of one candidate, of one sample of one pass, and of one judgement on the same device."""
+    if world.preset == "arena":
+        return config.sampling.steps * CPU_STEP_SECONDS + CPU_DECODE_SECONDS, CPU_SAMPLE_SECONDS, 0.0
+    slower, recompute = SLOWER_THAN_H200[config.plan.gpu], world.gradient_checkpointing
     candidate = config.sampling.steps * H200_STEP_SECONDS + H200_DECODE_SECONDS
-    anchored = bool(config.anchors.fm_real) or bool(config.anchors.transition_real)
-    anchors = H200_ANCHOR_SECONDS / config.anchors.anchor_every if anchored else 0.0
-    return slower * candidate, slower * (H200_SAMPLE_SECONDS + anchors)
-
-
-def evaluations_of(config: TrainNftConfig, plan: SegmentPlan) -> int:
-    """Held-out evaluations: before the first batch, every n batches, and after the last one."""
-    if config.heldout.conditions == 0:
-        return 0
-    if config.uses_api and config.heldout_requests < config.heldout.conditions:
-        return 0
-    wanted = (0 if plan.extension else 1) + -(-plan.batches // config.heldout.every_batches)
-    return min(wanted, config.heldout_requests // config.heldout.conditions) if config.uses_api else wanted
-
-
-def require_disk(
-    config: TrainNftConfig, world: WorldConfig, conditions: ConditionStore, plan: SegmentPlan, out: Path
-) -> None:
-    """Refuse to begin what will not fit; a run that goes on has written a part of it already.
-
-    Raises:
-        OutsideError: less space is free where the run lies than its segment will take.
-    """
-    if plan.sealed or plan.kind == "hand" or (out / layout.CHECKPOINTS_FOLDER).is_dir():
-        return
-    frames = max(record.frames for record in conditions.select("pass"))
-    sizes = measure_sizes(config, world, frames)
-    needed = sum(disk_bytes(config, sizes, plan, evaluations_of(config, plan)).values())
-    require_space(out, int(needed))
+    sample = H200_SAMPLE_SECONDS[recompute]
+    if config.anchors.fm_real:
+        sample += H200_ANCHOR_SECONDS[recompute] / config.anchors.anchor_every
+    if config.anchors.reference_penalty:
+        sample += H200_STEP_SECONDS
+    judging = H200_STUDENT_SECONDS if judged_by_big_student(config) else 0.0
+    return slower * candidate, slower * sample, slower * judging

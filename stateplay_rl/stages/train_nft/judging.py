@@ -131,8 +131,14 @@ class ScoringQueue:
 
     @property
     def trouble(self) -> str | None:
-        """Why the judge does not answer now, if it does not."""
-        return self._patience.trouble
+        """Why a judge does not answer now, if one does not."""
+        waiting = (
+            f"judge {remote.judge_id} is down ({remote.trouble}); waiting"
+            for judge in self._judges.all()
+            for remote in remote_judges(judge)
+            if remote.trouble is not None
+        )
+        return self._patience.trouble or next(waiting, None)
 
     def put(self, group: StoredGroup, *, audited: bool = False) -> None:
         """Queue a finished group."""

@@ -7,7 +7,7 @@ the last checkpoint, its finished groups and verdicts are kept, and the result i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,16 @@ from typing import Any
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import OutsideError, SprlError
-from stateplay_rl.judges.base import Judge
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.main_process import on_main
-from stateplay_rl.stages.train_nft import audits, heldout, monitors, state
+from stateplay_rl.stages.train_nft import audits, monitors, state
 from stateplay_rl.stages.train_nft.average import EvaluationAverage
 from stateplay_rl.stages.train_nft.batches import BatchSource, BatchWork
 from stateplay_rl.stages.train_nft.booking import Booking
 from stateplay_rl.stages.train_nft.data import BatchData
 from stateplay_rl.stages.train_nft.details import measure_details
 from stateplay_rl.stages.train_nft.eta import TimeLeft
-from stateplay_rl.stages.train_nft.heldout_referee import HeldoutViewers
+from stateplay_rl.stages.train_nft.heldout_curve import HeldoutCurve
 from stateplay_rl.stages.train_nft.in_flight import Judges, read_known
 from stateplay_rl.stages.train_nft.metrics import Counters, batch_metrics
 from stateplay_rl.stages.train_nft.permissions import Gate
@@ -37,7 +36,6 @@ from stateplay_rl.stages.train_nft.trackers import Tracker
 from stateplay_rl.stages.train_nft.update import Updater, UpdateStats
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
-from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.jsonl import LineLog
 from stateplay_rl.worlds.base import World
 
@@ -49,8 +47,7 @@ class Trainer:
     Args:
         plan: the segment that is trained.
         judges: who looks at a batch's groups; `judges.training` is whose scores train.
-        heldout_judges: who judges held-out groups.
-        viewers: who else looks at their videos.
+        curve: the held-out evaluations.
         gate: of stage C's student: its thresholds hold in audits too; None elsewhere, and in a smoke run.
         average: the evaluation average, when it is on.
     """
@@ -60,11 +57,9 @@ class Trainer:
     segment: Path
     plan: SegmentPlan
     world: World
-    conditions: ConditionStore
     judges: Judges
-    heldout_judges: Judges
-    viewers: HeldoutViewers
     source: BatchSource
+    curve: HeldoutCurve
     data: BatchData
     updater: Updater
     checkpoints: CheckpointStore
@@ -84,9 +79,9 @@ class Trainer:
             OutsideError: an alarm pauses the run (with everything saved), or three bad steps in a row.
         """
         total, done = self.source.batches(), self.position.batches_done
-        self.position.begin_judge((self._heldout_judge() or self.judges.training).protocol_sha256)
+        self.position.begin_judge((self.curve.judge() or self.judges.training).protocol_sha256)
         if done == self.plan.first_batch and done < total and not self.position.rewards:
-            self._evaluate(PartTimer())
+            self.curve.evaluate(PartTimer())
             self._checkpoint()
         left = TimeLeft(total - done)
         with Progress("train-nft", total, "batches") as progress:
@@ -123,13 +118,13 @@ class Trainer:
         )
         self._remember(line)
         is_last = batch + 1 == self.source.batches()
-        alarms += self._evaluate(timer, is_last=is_last)
+        alarms += self.curve.evaluate(timer, is_last=is_last)
         self.data.clear()
         alarms += self._timing_alarms(timer, batch)
         on_main(self.processes, lambda: self._book_outcome(batch, judged, samples, alarms, timer))
         self._alarms += len(alarms)
         reasons = self._reasons_to_pause(alarms, audit_alarm)
-        if is_last or reasons or self._is_best_now() or (batch + 1) % self.config.checkpoint_every_batches == 0:
+        if is_last or reasons or self.curve.is_best_now() or (batch + 1) % self.config.checkpoint_every_batches == 0:
             self._checkpoint()
         if reasons:
             raise OutsideError(f"paused after batch {batch}: {reasons}", "look at it, then --resume")
@@ -214,37 +209,6 @@ class Trainer:
         LineLog(self.run / layout.METRICS).append(line)
         self.tracker.log(line, line["batch"])
 
-    def _heldout_judge(self) -> Judge | None:
-        return heldout.heldout_judge(self.heldout_judges, self.config, self.position.heldout_requests)
-
-    def _evaluate(self, timer: PartTimer, *, is_last: bool = False) -> list[monitors.Alarm]:
-        """A held-out evaluation when one is due; returns its alarms, if any."""
-        done, settings = self.position.batches_done, self.config.heldout
-        due = is_last or (done - self.plan.first_batch) % settings.every_batches == 0
-        if settings.conditions == 0 or not due:
-            return []
-        judge = self._heldout_judge()
-        if judge is None:
-            return []
-        judges = Judges(judge, referee=None if judge is self.heldout_judges.referee else self.heldout_judges.referee)
-        self.position.begin_judge(judge.protocol_sha256)
-        occasion = heldout.Occasion(done, self.position.candidates_seen, settings.policy, self.plan.kind)
-        averaged = self.average is not None and settings.policy == "average"
-        with timer("evaluate"), self.average.as_live() if averaged and self.average else nullcontext():
-            result = heldout.evaluate(
-                self.world, self.conditions, judges, self.config, self.processes, self.run, occasion, self.viewers
-            )
-        position = self.position
-        if self.config.uses_api and judge is self.heldout_judges.training:
-            position.heldout_requests += settings.conditions
-        on_main(self.processes, lambda: LineLog(self.run / layout.HELDOUT).append(result.line))
-        if result.reward_mean is None:
-            return [monitors.nothing_judged(done, settings.conditions)]
-        position.rewards.append((done, result.reward_mean))
-        position.referee.append(result.referee_mean)
-        rewards = [reward for _, reward in position.rewards]
-        return monitors.heldout_alarms(rewards, position.referee, done, self.config)
-
     def _timing_alarms(self, timer: PartTimer, batch: int) -> list[monitors.Alarm]:
         line = {"batch": batch, **timer.line()}
         found = monitors.timing_alarms(line, self._first_seconds, gpu_memory_mb(), self.config.monitors)
@@ -265,20 +229,13 @@ class Trainer:
             LineLog(self.run / layout.ALARMS).append(alarm)
         LineLog(self.run / layout.TIMINGS).append({"batch": batch, **timer.line()})
 
-    def _is_best_now(self) -> bool:
-        """Whether the held-out reward at this very point is the best of the stage."""
-        rewards = self.position.rewards
-        if not rewards or rewards[-1][0] != self.position.batches_done:
-            return False
-        return rewards[-1][1] >= max(reward for _, reward in rewards)
-
     def _checkpoint(self) -> None:
         """Every rank packs (state is replicated), rank 0 writes."""
         done, ledger = self.position.batches_done, None
         if self.booking is not None:
             ledger = state.ledger_position(self.booking.ledger, done)
         payload = state.pack(self.world, self.updater, self.position, self.run, ledger, self.average)
-        is_best = self._is_best_now()
+        is_best = self.curve.is_best_now()
         on_main(self.processes, lambda: self.checkpoints.save(done, payload, is_best=is_best))
 
     def _reasons_to_pause(self, alarms: list[monitors.Alarm], audit: list[monitors.Alarm]) -> str:

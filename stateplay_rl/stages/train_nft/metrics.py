@@ -43,6 +43,8 @@ def batch_metrics(
         "candidates_seen": counters.candidates_seen,
         **_rewards(groups, samples),
         **_update(stats),
+        "gating": config.loss.gating,
+        "deviation": config.loss.deviation,
         "off_policy": config.off_policy,
         "distance_live_old": world.policies.distance("live", "old"),
         "distance_live_reference": world.policies.distance("live", "reference"),

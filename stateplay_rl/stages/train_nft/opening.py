@@ -18,6 +18,7 @@ from stateplay_rl.stages.train_nft.batches import BatchSource, OnPolicyBatches
 from stateplay_rl.stages.train_nft.booking import Booking
 from stateplay_rl.stages.train_nft.data import BatchData
 from stateplay_rl.stages.train_nft.hand_made import HandMadeBatch
+from stateplay_rl.stages.train_nft.heldout_curve import HeldoutCurve
 from stateplay_rl.stages.train_nft.heldout_referee import HeldoutViewers
 from stateplay_rl.stages.train_nft.in_flight import InFlight, Judges
 from stateplay_rl.stages.train_nft.inputs import TrainInputs
@@ -134,17 +135,19 @@ def build_trainer(
     average = EvaluationAverage(world, decay) if decay else None
     checkpoints = CheckpointStore(out / layout.CHECKPOINTS_FOLDER, keep=config.keep_checkpoints)
     position = _restore(checkpoints, world, updater, average, out, ledger, processes)
+    held_out = Judges(parts.heldout_judge, referee=parts.judges.referee)
+    curve = HeldoutCurve(
+        config, command.plan, out, world, parts.conditions, held_out, parts.viewers, processes, position, average
+    )
     trainer = Trainer(
         config=config,
         run=out,
         segment=folder,
         plan=command.plan,
         world=world,
-        conditions=parts.conditions,
         judges=parts.judges,
-        heldout_judges=Judges(parts.heldout_judge, referee=parts.judges.referee),
-        viewers=parts.viewers,
         source=_source(command, parts, data, processes, groups, in_flight),
+        curve=curve,
         data=data,
         updater=updater,
         checkpoints=checkpoints,
@@ -169,7 +172,6 @@ def _source(
     if parts.batch is not None:
         data.read_from(parts.batch.read)
         return parts.batch
-    anchors = command.config.anchors
     return OnPolicyBatches(
         command.plan,
         parts.world,
@@ -179,7 +181,7 @@ def _source(
         processes,
         groups,
         in_flight,
-        data.warm if anchors.fm_real or anchors.transition_real else lambda condition_id: None,
+        data.warm if command.config.uses_clips else lambda condition_id: None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stateplay_rl.config.train_nft import TrainNftConfig
@@ -11,15 +11,18 @@ from stateplay_rl.errors import SprlError
 from stateplay_rl.runtime import ranks
 from stateplay_rl.stages.group_source import open_groups
 from stateplay_rl.stages.train_nft import estimates, heldout, permissions
+from stateplay_rl.stages.train_nft.estimates import Evaluations
 from stateplay_rl.stages.train_nft.eta import SECONDS_PER_HOUR, in_words
 from stateplay_rl.stages.train_nft.inputs import HAND_MADE, TrainInputs
+from stateplay_rl.stages.train_nft.load import Load, work_out
 from stateplay_rl.stages.train_nft.naming import planned_steps, run_name
+from stateplay_rl.stages.train_nft.paid_requests import cost_bound
 from stateplay_rl.stages.train_nft.segments import SegmentPlan, plan_segment
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.worlds.world_files import resolve_world
 
-ATTEMPTS_PER_GROUP = 2
-"""An answer that cannot be read is asked for once more; both are paid."""
 Row = tuple[str, str]
 
 
@@ -37,12 +40,12 @@ def make_plan(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> list[Ro
         heldout.choose_heldout(store, config.heldout.conditions)
     permit, smoke = _permissions(config)
     plan = _segment(config, inputs, out, store, smoke=smoke)
-    evaluations = estimates.evaluations_of(config, plan)
-    total = len(store.select("pass"))
+    load = work_out(config, world, store.select("pass"), plan, out)
     rows = [
         ("world", f"{world.name}, mode {config.mode}, compute {world.compute_dtype}"),
         ("name", run_name(config, plan)),
-        ("segment", _segment_words(plan, total)),
+        ("segment", _segment_words(plan, len(store.select("pass")))),
+        *_done_row(out, plan, inputs),
         ("batches", _batches(config, plan)),
     ]
     if plan.kind != HAND_MADE:
@@ -50,13 +53,14 @@ def make_plan(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> list[Ro
         sampler = f"{config.sampling.steps} {config.sampling.sampler} steps each"
         rows.append(("sampling", f"{candidates} candidates, {sampler}"))
     steps = planned_steps(config, plan.sizes())
-    rows += [
+    return [
+        *rows,
         ("optimizer steps", f"at most {steps} of {config.optimizer.samples_per_step} samples"),
-        *_judge_rows(config, plan, evaluations),
-        *_machine_rows(config, world, store, plan, evaluations),
+        *_judge_rows(config, plan, load),
+        *_machine_rows(config, world, load),
+        _time_row(config, world, plan, load.evaluations),
         *permit,
     ]
-    return rows
 
 
 def _segment(
@@ -82,71 +86,70 @@ def _batches(config: TrainNftConfig, plan: SegmentPlan) -> str:
     return f"{plan.batches} of {plan.per_batch} conditions, {config.sampling.candidates} candidates{last}"
 
 
-def _judge_rows(config: TrainNftConfig, plan: SegmentPlan, evaluations: int) -> list[Row]:
+def _judge_rows(config: TrainNftConfig, plan: SegmentPlan, load: Load) -> list[Row]:
     rows: list[Row] = []
-    audited = _audited(config, plan)
     if plan.kind == HAND_MADE:
         rows.append(("judge", f"{plan.conditions} groups, judged already"))
     else:
         rows.append(("judge", f"{config.judge.name}: {plan.conditions} groups, one request each"))
-    if audited:
+    if load.audited:
         name = config.audits.judge.name if config.audits.judge is not None else ""
-        rows.append(("audits", f"{name}: about {audited} groups"))
+        rows.append(("audits", f"{name}: about {load.audited} groups"))
     if config.heldout.conditions:
-        words = f"{evaluations} evaluations of {config.heldout.conditions} x {config.heldout.samples}"
-        if config.uses_api:
-            words += f", within heldout_requests {config.heldout_requests}" if evaluations else ""
-        off = "off: the judge is an API and heldout_requests is too small"
-        rows.append(("held-out", words if evaluations else off))
-    return [*rows, ("cost bound", _cost(config, plan, audited))]
+        rows.append(("held-out", _heldout(config, load.evaluations)))
+    return [*rows, ("cost bound", cost_bound(load.paid))]
 
 
-def _audited(config: TrainNftConfig, plan: SegmentPlan) -> int:
-    """Groups that the auditing judge will look at, about."""
-    if plan.kind != "c" or config.audits.judge is None:
-        return 0
-    first = min(config.audits.first_conditions, plan.conditions)
-    later = max(plan.batches - 1, 0) // config.audits.every_batches
-    per_audit = -(-config.audits.groups // plan.per_batch) * plan.per_batch
-    return min(first + later * per_audit, plan.conditions)
+def _heldout(config: TrainNftConfig, evaluations: Evaluations) -> str:
+    if not evaluations.all:
+        return "off: the judge is an API and heldout_requests is too small"
+    words = f"{evaluations.all} evaluations of {config.heldout.conditions} x {config.heldout.samples}"
+    if not config.uses_api:
+        return words
+    others = evaluations.all - evaluations.paid
+    return f"{words}, {evaluations.paid} within heldout_requests {config.heldout_requests}" + (
+        f", {others} by the referee" if others else ""
+    )
 
 
-def _cost(config: TrainNftConfig, plan: SegmentPlan, audited: int) -> str:
-    requests = plan.conditions if config.uses_api and plan.kind != HAND_MADE else 0
-    auditing = config.audits.judge
-    requests += audited if auditing is not None and auditing.name == "openai" else 0
-    requests += config.heldout_requests if config.uses_api else 0
-    if not requests:
-        return "0: no paid request"
-    most = requests * ATTEMPTS_PER_GROUP
-    price = config.plan.dollars_per_request
-    if price is None:
-        return f"at most {most} paid requests; for money: --set plan.dollars_per_request=X"
-    return f"at most {most * price:.2f} dollars: {most} requests ({requests}, each asked twice) at {price:g}"
-
-
-def _machine_rows(
-    config: TrainNftConfig, world: WorldConfig, store: ConditionStore, plan: SegmentPlan, evaluations: int
-) -> list[Row]:
-    frames = max(record.frames for record in store.select("pass"))
-    sizes = estimates.measure_sizes(config, world, frames)
-    gpus = config.plan.gpus or ranks().world_size
-    disk = estimates.disk_bytes(config, sizes, plan, evaluations)
-    memory = estimates.memory_gib(config, world, sizes, frames, gpus)
-    peak = memory["weights"] + memory["training state"] + max(memory["activations"], memory["decoding"])
-    seconds = estimates.days(config, world, plan, evaluations, gpus) * estimates.SECONDS_PER_DAY
-    kind = "CPU processes" if world.preset == "arena" else config.plan.gpu.upper()
-    time = f"{seconds / SECONDS_PER_HOUR / 24:.1f} days" if seconds > SECONDS_PER_HOUR else in_words(seconds)
+def _machine_rows(config: TrainNftConfig, world: WorldConfig, load: Load) -> list[Row]:
+    gpus, sizes = config.plan.gpus or ranks().world_size, load.sizes
+    memory = estimates.memory_gib(config, world, sizes, load.shape.frames, gpus)
+    peak = estimates.peak_gib(memory, student_waits=config.judge.student_waits_on_host)
+    bytes_of = {name: need.bytes for name, need in load.disk.items()}
     return [
         ("trained", f"{sizes.trained:,} of {sizes.parameters:,} parameters"),
-        ("disk", f"about {sum(disk.values()) / 2**30:.2f} GiB: {_parts(disk, 2**30)}"),
-        ("memory", f"about {peak:.1f} GiB a device: {_parts(memory, 1.0)}"),
-        ("time", f"about {time} on {gpus} {kind}, judging not counted (it overlaps)"),
+        ("disk", f"about {_size(sum(bytes_of.values()))}: {_parts(bytes_of, _size)}"),
+        ("memory", f"about {peak:.1f} GiB a device: {_parts(memory, '{:.2f}'.format)}"),
     ]
 
 
-def _parts(values: Mapping[str, float], unit: float) -> str:
-    return ", ".join(f"{name} {value / unit:.2f}" for name, value in values.items() if value)
+def _time_row(config: TrainNftConfig, world: WorldConfig, plan: SegmentPlan, evaluations: Evaluations) -> Row:
+    gpus = config.plan.gpus or ranks().world_size
+    seconds = estimates.days(config, world, plan, evaluations.all, gpus) * estimates.SECONDS_PER_DAY
+    kind = "CPU process" + ("es" if gpus > 1 else "") if world.preset == "arena" else config.plan.gpu.upper()
+    time = f"{seconds / SECONDS_PER_HOUR / 24:.1f} days" if seconds > SECONDS_PER_HOUR else in_words(seconds)
+    student = estimates.judged_by_big_student(config)
+    judging = "the student's time is in it" if student else "judging not counted (it overlaps)"
+    return "time", f"about {time} on {gpus} {kind}, {judging}"
+
+
+def _parts(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
+    return ", ".join(f"{name} {shown(value)}" for name, value in values.items() if value)
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:.1f} MiB"
+
+
+def _done_row(out: Path, plan: SegmentPlan, inputs: TrainInputs) -> list[Row]:
+    """How far a run that is gone on with has come; the other rows are of the whole segment."""
+    if plan.done is not None:
+        return [("done", "this segment is finished: nothing would run")]
+    step = CheckpointStore(out / layout.CHECKPOINTS_FOLDER).latest() if inputs.resume else None
+    if plan.begins or step is None:
+        return []
+    return [("done", f"{step - plan.first_batch} of {plan.batches} batches; the other rows are of the whole segment")]
 
 
 def _permissions(config: TrainNftConfig) -> tuple[list[Row], bool]:

@@ -17,11 +17,11 @@ from stateplay_rl.stages.judge_choice import make_judge, make_referee
 from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.remote_judging import probe_warnings
 from stateplay_rl.stages.train_nft import heldout, permissions
-from stateplay_rl.stages.train_nft.estimates import require_disk
 from stateplay_rl.stages.train_nft.hand_made import HandMadeBatch
 from stateplay_rl.stages.train_nft.heldout_referee import HeldoutViewers
 from stateplay_rl.stages.train_nft.in_flight import Judges
 from stateplay_rl.stages.train_nft.inputs import TrainInputs, TrainSummary
+from stateplay_rl.stages.train_nft.load import require_disk
 from stateplay_rl.stages.train_nft.opening import Command, Parts, build_trainer, open_run
 from stateplay_rl.stages.train_nft.sealing import finish, summarise
 from stateplay_rl.stages.train_nft.segments import plan_segment

@@ -94,6 +94,8 @@ def summarise(out: Path, segment: Path | None = None, *, already_done: bool = Fa
     # Segments of earlier versions leave these to the run.
     facts = {**(read_manifest(out, schema="run").extra if is_sealed(out) else {}), **own}
     evaluations = LineLog(out / layout.HELDOUT).read()
+    # Of the last one's judge: rewards of two judges are never compared.
+    evaluations = [e for e in evaluations if e.get("judge_id") == evaluations[-1].get("judge_id")]
     rewards = tuple((e["batch"], e["reward_mean"]) for e in evaluations if e["reward_mean"] is not None)
     return TrainSummary(
         out=out,

@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from stateplay_rl.config.base import changed_keys, config_dict
 from stateplay_rl.config.train_nft import TrainNftConfig
-from stateplay_rl.errors import InputError, OutputError, UsageError
+from stateplay_rl.errors import InputError, OutputError
 from stateplay_rl.stages.train_nft.inputs import HAND_MADE, TrainInputs
+from stateplay_rl.stages.train_nft.same_run import (
+    changes_of_meaning,
+    refuse_changes,
+    refuse_other_conditions,
+    refuse_other_run,
+)
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.jsonl import LineLog
-from stateplay_rl.stores.manifest import Manifest, is_sealed, manifest_sha256, read_manifest
+from stateplay_rl.stores.manifest import is_sealed, read_manifest
 from stateplay_rl.stores.segments import Segment, list_segments, next_segment
 from stateplay_rl.stores.unfinished import read_unfinished
 
 SMOKE_BATCHES = 10
 """Most batches of a stage C that was forced without its gate."""
-MUST_KEEP = {"c": ("world", "mode", "seed"), HAND_MADE: ("world", "mode")}
-"""Settings that a later segment cannot change: live, old and moments would be of something else. `--extend`: all."""
-OF_OTHER_STAGES = ("stage", "stage_a_limit", "stage_c_conditions", "audits", "reward_model", "force_without_gate")
-NOT_MEANING = (*OF_OTHER_STAGES, "extend", "preflight")
-"""Settings that say which stage may run and how long, not what stage A computes."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def plan_segment(
     if extension and any(segment.kind == "c" for segment in segments):
         raise InputError(f"{out}: stage C has begun, stage A is closed", "stage C consumes the rest of the pass")
     if begins:
-        _refuse_other_run(config, inputs, out)
+        refuse_other_run(config, inputs, out)
     if kind == HAND_MADE:
         return SegmentPlan(kind, 0, before.batches, 0, config.conditions_per_batch, begins=begins)
     count = _count(config, kind, extension, before, pass_conditions, out, smoke=smoke)
@@ -162,8 +161,8 @@ def _was_begun(out: Path, kind: str, extension: int) -> bool:
 def _done(config: TrainNftConfig, inputs: TrainInputs, segment: Segment) -> SegmentPlan:
     """The finished segment that this command asks for; refused when it was made with other settings."""
     manifest = read_manifest(segment.path, schema="segment")
-    _refuse_changes(changes_of_meaning(manifest.config, config), segment.path, "trained")
-    _refuse_other_conditions(manifest, inputs, segment.path)
+    refuse_changes(changes_of_meaning(manifest.config, config), segment.path)
+    refuse_other_conditions(manifest, inputs, segment.path)
     own = consumed([segment])
     return SegmentPlan(
         segment.kind,
@@ -247,42 +246,3 @@ def _refuse_extension(config: TrainNftConfig, extension: int, before: Consumed, 
             f"{config.stage_a_limit}",
             f"extend by at most {config.stage_a_limit - before.stage_a}, or --set stage_a_limit=N",
         )
-
-
-def _refuse_other_run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> None:
-    """A new segment goes on with the run's own world, parameters, seed and conditions."""
-    manifest = read_manifest(out, schema="run")
-    _refuse_other_conditions(manifest, inputs, out)
-    changed = changes_of_meaning(manifest.config, config)
-    keep = MUST_KEEP.get(inputs.kind(config))
-    if keep is not None:
-        changed = {key: values for key, values in changed.items() if key in keep}
-    _refuse_changes(changed, out, "trained")
-
-
-def _refuse_other_conditions(manifest: Manifest, inputs: TrainInputs, where: Path) -> None:
-    recorded, given = manifest.inputs["conditions"].sha256, manifest_sha256(inputs.conditions)
-    if recorded != given:
-        raise UsageError(
-            f"{where} was begun with another input 'conditions' ({str(recorded)[:12]}, now {given[:12]})",
-            "one pass is made over one conditions/ directory: give that of the run",
-        )
-
-
-def _refuse_changes(changed: dict[str, tuple[Any, Any]], where: Path, how: str) -> None:
-    if changed:
-        lines = "\n".join(f"  {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise UsageError(
-            f"{where} was {how} with another config:\n{lines}",
-            f"go on with --config {where / layout.CONFIG}, or choose another --out",
-        )
-
-
-def changes_of_meaning(before: dict[str, Any], config: TrainNftConfig) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ from a run's and decide what it computes."""
-    free = (*TrainNftConfig.resume_may_change, *NOT_MEANING)
-    return {
-        key: values
-        for key, values in changed_keys(before, config_dict(config)).items()
-        if not any(key == name or key.startswith(f"{name}.") for name in free)
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from stateplay_rl.config.rollout import RolloutConfig
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.errors import InputError
+from stateplay_rl.judges.base import GroupVerdict
 from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
 from stateplay_rl.stages.train_nft.batches import BatchWork, OnPolicyBatches, in_order
 from stateplay_rl.stages.train_nft.hand_made import HandMadeBatch
@@ -19,7 +21,7 @@ from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.verdicts import verdict_line, write_score_table
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionStore
-from stateplay_rl.stores.groups import GroupRow, GroupStore, write_groups_parquet
+from stateplay_rl.stores.groups import GroupRow, GroupStore, StoredGroup, write_groups_parquet
 from stateplay_rl.stores.ledger import Ledger
 from tests.stages.train_nft.helpers import ONE, Bench, BrightJudge, judged, make_config, open_out, write_tiny_conditions
 
@@ -102,6 +104,33 @@ def test_groups_are_rolled_out_under_old_and_judged_once(made: Made, tmp_path: P
     known = {"training": {g.group_id: g.line for g in first}}
     assert source.judged(BatchWork(0, ("c1", "c0"), known)) == first
     assert judge.asked == ["c1", "c0"]
+
+
+class LateJudge(BrightJudge):
+    """Answers about the first group only once the second one is on disk."""
+
+    def __init__(self, store: GroupStore) -> None:
+        super().__init__()
+        self.store = store
+        self.saw_two = False
+
+    def score_group(self, group: StoredGroup) -> GroupVerdict:
+        if not self.asked:
+            for _ in range(600):
+                if len(self.store.finished()) > 1:
+                    self.saw_two = True
+                    break
+                time.sleep(0.05)
+        return super().score_group(group)
+
+
+def test_a_group_is_judged_while_the_next_one_is_sampled(made: Made, tmp_path: Path) -> None:
+    """The judge of the first group waits for the second to be sampled: without overlap it would wait in vain."""
+    judge = LateJudge(GroupStore(tmp_path / "groups"))
+    found = on_policy(made, Bench(), judge, tmp_path, make_config()).judged(BatchWork(0, ("c0", "c1"), {}))
+    assert judge.saw_two
+    assert judge.asked == ["c0", "c1"]
+    assert [group.condition_id for group in found] == ["c0", "c1"]
 
 
 def test_a_hand_made_batch_replays_its_scores(made: Made) -> None:

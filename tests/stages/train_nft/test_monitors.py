@@ -21,6 +21,8 @@ KEYS = {
     "groups_tied",
     "groups_gated",
     "groups_failed",
+    "gating",
+    "deviation",
     "reward_mean",
     "reward_by_class",
     "std_within",
@@ -75,6 +77,7 @@ def test_the_line_has_the_documented_keys_and_numbers(bench: Bench) -> None:
     assert set(line) >= KEYS
     json.dumps(line, allow_nan=False)
     assert (line["groups"], line["groups_failed"], line["groups_tied"], line["groups_gated"]) == (3, 1, 1, 1)
+    assert (line["gating"], line["deviation"]) == ("standard", "batch")
     assert line["reward_mean"] == 55.0
     assert line["reward_by_class"] == {"macro_hit": 60.0, "normal": 50.0}
     assert line["std_within"] == 25.0

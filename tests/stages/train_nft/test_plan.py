@@ -47,19 +47,21 @@ def test_what_would_run(folder: Path) -> None:
 
 
 def test_the_cost_is_a_bound(folder: Path) -> None:
-    """7 groups, each asked for at most twice, and 4 held-out requests of an own budget: 22 at 0.5 dollars."""
+    """7 groups and 2 evaluations of 2 held-out conditions, each asked about at most twice: 22 requests."""
     assert plan(folder)["cost bound"] == "0: no paid request"
-    api = {"judge": {"name": "openai"}, "heldout_requests": 4, "heldout": {"conditions": 2, "every_batches": 1}}
-    assert plan(folder, **api)["cost bound"].startswith("at most 22 paid requests")
-    rows = plan(folder, **api, plan={"dollars_per_request": 0.5})
-    assert rows["cost bound"].startswith("at most 11.00 dollars: 22 requests")
-    assert rows["held-out"] == "2 evaluations of 2 x 2, within heldout_requests 4"
-    off = plan(folder, judge={"name": "openai"}, heldout={"conditions": 2})
+    api = {"judge": {"name": "openai"}, "heldout_requests": 5, "heldout": {"conditions": 2, "every_batches": 1}}
+    assert plan(folder, **api)["cost bound"].startswith("at most 22 paid requests (11 groups")
+    prices = {"prices": {"gpt-6.1-sol": {"input_per_million": 0.0, "output_per_million": 1000.0}}}
+    rows = plan(folder, **{**api, "judge": {"name": "openai", "requests": prices}})
+    # 4,096 tokens of output at 0.001 each, 22 times.
+    assert rows["cost bound"].startswith(f"at most {22 * 4.096:.2f}, about {11 * 0.6:.2f} when all goes well")
+    assert rows["held-out"] == "4 evaluations of 2 x 2, 2 within heldout_requests 5, 2 by the referee"
+    off = plan(folder, judge={"name": "openai"}, heldout={"conditions": 2}, referee="off")
     assert off["held-out"].startswith("off")
 
 
 def test_more_gpus_take_less_time(folder: Path) -> None:
-    assert "on 1 CPU processes" in plan(folder)["time"]
+    assert "on 1 CPU process," in plan(folder)["time"]
     assert "on 7 CPU processes" in plan(folder, plan={"gpus": 7})["time"]
 
 

@@ -12,6 +12,9 @@ import pytest
 from stateplay_rl.errors import EXIT_OUTSIDE, InputError, JudgeDownError, OutputError, OutsideError, UsageError
 from stateplay_rl.stages.train_nft import booking, loop, update
 from stateplay_rl.stages.train_nft import run as stage
+from stateplay_rl.stages.train_nft.heldout_curve import HeldoutCurve
+from stateplay_rl.stages.train_nft.inputs import TrainInputs
+from stateplay_rl.stages.train_nft.plan import make_plan
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.conditions import ConditionStore
@@ -20,6 +23,7 @@ from stateplay_rl.stores.ledger import Ledger
 from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
 from tests.stages.train_nft.helpers import BrightJudge, write_tiny_conditions
 from tests.stages.train_nft.lab import Lab, load_live, results
+from tests.stages.train_nft.lab import settings as lab_settings
 
 ALARM = {"batch": 0, "name": "motion", "value": 0.1, "threshold": 0.5, "severity": "alarm", "message": "planted"}
 
@@ -77,8 +81,8 @@ class Stop(Exception):
 PLACES = [
     (booking.Booking, "book_verdicts", 1),
     (loop.Trainer, "_follow_with_old", 0),
-    (loop.Trainer, "_evaluate", 0),
-    (loop.Trainer, "_evaluate", 2),
+    (HeldoutCurve, "evaluate", 0),
+    (HeldoutCurve, "evaluate", 2),
     (loop.Trainer, "_book_outcome", 1),
     (loop.Trainer, "_checkpoint", 1),
     (update.Updater, "_apply", 3),
@@ -254,6 +258,8 @@ def test_a_judge_that_comes_back_after_a_stop(lab: Lab, tmp_path: Path, whole: d
     states = {c["condition_id"]: c["state"] for c in state["ledger"]["in_flight"]["conditions"]}
     assert states == {"c2": "scored", "c3": "rolled"}
     assert json.loads(flying.read_text())["group_id"] == flying.name.partition(".")[0]
+    inputs = TrainInputs(lab.conditions.root, resume=True)
+    assert dict(make_plan(lab_settings(**settings), inputs, run))["done"].startswith("1 of 2 batches")
     lab.judge.score_group = asked  # type: ignore[method-assign]
     lab.judge.asked.clear()
     lab.run(run, resume=True, **settings)

@@ -339,7 +339,9 @@ def test_audits_are_ordinary_conditions_and_a_student_that_disagrees_pauses(
 def test_held_out_rewards_of_a_and_c_are_apart(lab: Lab, tmp_path: Path, gate: Path) -> None:
     run = tmp_path / "run"
     lab.run(run, stage_conditions=2)
-    lab.run(run, reward_model=str(gate), stage_c_conditions=2, **{**STAGE_C, "heldout": settings_heldout()})
+    summary = lab.run(run, reward_model=str(gate), stage_c_conditions=2, **{**STAGE_C, "heldout": settings_heldout()})
+    # What is shown at the end compares rewards of one judge.
+    assert [batch for batch, _ in summary.heldout] == [1, 2]
     lines = LineLog(run / layout.HELDOUT).read()
     assert [(line["batch"], line["stage"], line["judge_id"]) for line in lines] == [
         (0, "a", "bright"),
