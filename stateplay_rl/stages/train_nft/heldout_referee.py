@@ -13,8 +13,9 @@ from stateplay_rl.config.train_nft import HeldoutConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import UsageError
 from stateplay_rl.evaluation.checkout_metrics import ClipInputs, StateplayEvaluator
+from stateplay_rl.evaluation.horizon import HORIZONS, mean_horizon
 from stateplay_rl.evaluation.intervals import Bounds
-from stateplay_rl.evaluation.picture import measure_detail, picture_drift
+from stateplay_rl.evaluation.picture import measure_detail, measure_parts, picture_drift
 from stateplay_rl.evaluation.referee import RefereeCase, RefereeVerdict, VideoReferee, mean_of
 from stateplay_rl.nft.statistics import bootstrap_conditions
 from stateplay_rl.stages.hud_choice import make_referee
@@ -84,10 +85,12 @@ class HeldoutViewers:
         verdicts: list[RefereeVerdict] = []
         values: list[Mapping[str, float]] = []
         details: list[Mapping[str, float]] = []
+        quarters: list[Sequence[Mapping[str, float]]] = []
         for k in range(record.candidates):
             path = group.candidate_video(k)
             frames_ThwC = decode_mp4(path)
             details.append(measure_detail(frames_ThwC))
+            quarters.append(measure_parts(frames_ThwC))
             if self.referee is not None:
                 verdicts.append(self.referee.judge(frames_ThwC, case))
             if self.evaluator is not None:
@@ -96,8 +99,27 @@ class HeldoutViewers:
                 )
                 values.append(self.evaluator.evaluate(inputs).values)
         reference = group.reference_video()
-        real = None if reference is None else measure_detail(decode_mp4(reference))
-        return _GroupResult(condition, record.mechanics_class, tuple(verdicts), tuple(values), tuple(details), real)
+        real, real_quarters = None, None
+        if reference is not None:
+            clip_ThwC = decode_mp4(reference)
+            real, real_quarters = measure_detail(clip_ThwC), measure_parts(clip_ThwC)
+        return _GroupResult(
+            condition,
+            record.mechanics_class,
+            tuple(verdicts),
+            tuple(values),
+            _Pictures(tuple(details), tuple(quarters), real, real_quarters),
+        )
+
+
+@dataclass(frozen=True)
+class _Pictures:
+    """Picture measures of a group's videos, whole and in quarters, and of the real clip where there is one."""
+
+    details: tuple[Mapping[str, float], ...]
+    quarters: tuple[Sequence[Mapping[str, float]], ...]
+    real: Mapping[str, float] | None
+    real_quarters: Sequence[Mapping[str, float]] | None
 
 
 @dataclass(frozen=True)
@@ -106,8 +128,7 @@ class _GroupResult:
     mechanics_class: str
     verdicts: tuple[RefereeVerdict, ...]
     values: tuple[Mapping[str, float], ...]
-    details: tuple[Mapping[str, float], ...]
-    real: Mapping[str, float] | None
+    pictures: _Pictures
 
 
 def _drift(results: Sequence[_GroupResult], judged: Sequence[JudgedGroup]) -> dict[str, Any] | None:
@@ -117,32 +138,69 @@ def _drift(results: Sequence[_GroupResult], judged: Sequence[JudgedGroup]) -> di
     real: dict[str, Mapping[str, float]] = {}
     for result in results:
         group = plain[result.condition_id]
-        generated[result.condition_id] = [{**group.picture, **detail} for detail in result.details]
-        if result.real is not None and group.picture_real is not None:
-            real[result.condition_id] = {**group.picture_real, **result.real}
+        pictures = result.pictures
+        generated[result.condition_id] = [{**group.picture, **detail} for detail in pictures.details]
+        if pictures.real is not None and group.picture_real is not None:
+            real[result.condition_id] = {**group.picture_real, **pictures.real}
     drift = picture_drift(generated, real)
-    return None if drift is None else asdict(drift)
+    return None if drift is None else {**asdict(drift), "by_horizon": _drift_by_horizon(results)}
+
+
+def _drift_by_horizon(results: Sequence[_GroupResult]) -> list[dict[str, Any]]:
+    """The same, quarter by quarter; a video too short for so many has fewer."""
+    found = []
+    for k in range(HORIZONS):
+        ours = {r.condition_id: [q[k] for q in r.pictures.quarters if k < len(q)] for r in results}
+        clips = {r.condition_id: r.pictures.real_quarters or () for r in results}
+        drift = picture_drift(ours, {name: quarters[k] for name, quarters in clips.items() if k < len(quarters)})
+        if drift is not None:
+            found.append(asdict(drift))
+    return found
 
 
 def _referee_line(name: str, results: Sequence[_GroupResult], clusters: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """Means with intervals over clusters of conditions, by class and by part."""
+    """Means with intervals over clusters of conditions: of all, by class, by horizon; and counts by part."""
     verdicts = [verdict for result in results for verdict in result.verdicts]
-    low = {r.condition_id: float(np.mean([v.low for v in r.verdicts])) for r in results if r.verdicts}
-    interval = bootstrap_conditions(low, clusters, seed=seed)
-    by_class: dict[str, list[RefereeVerdict]] = defaultdict(list)
+    by_class: dict[str, list[_GroupResult]] = defaultdict(list)
     parts: dict[str, Bounds] = defaultdict(Bounds)
     for result in results:
-        by_class[result.mechanics_class].extend(result.verdicts)
+        by_class[result.mechanics_class].append(result)
         for verdict in result.verdicts:
             for part, bounds in verdict.parts.items():
                 parts[part] += bounds
+
+    def told(members: Sequence[_GroupResult]) -> dict[str, Any]:
+        lows = {r.condition_id: [v.low for v in r.verdicts] for r in members}
+        return {**mean_of([v for r in members for v in r.verdicts]), "low_ci95": _interval(lows, clusters, seed)}
+
     return {
         "name": name,
-        **mean_of(verdicts),
-        "low_ci95": None if interval is None else [interval.low, interval.high],
+        **told(results),
         "parts": {part: bounds.to_json() for part, bounds in sorted(parts.items())},
-        "by_class": {kind: mean_of(members) for kind, members in sorted(by_class.items())},
+        "by_class": {kind: told(members) for kind, members in sorted(by_class.items())},
+        "by_horizon": _by_horizon(results, clusters, seed) if any(v.horizon for v in verdicts) else [],
     }
+
+
+def _by_horizon(results: Sequence[_GroupResult], clusters: Mapping[str, int], seed: int) -> list[dict[str, Any]]:
+    """The quarters of all videos, first to last."""
+    found = []
+    for k in range(HORIZONS):
+        quarters = {r.condition_id: [v.horizon[k] for v in r.verdicts if k < len(v.horizon)] for r in results}
+        members = [part for parts in quarters.values() for part in parts]
+        if members:
+            lows = {name: [part.points[0] for part in parts] for name, parts in quarters.items()}
+            found.append({**mean_horizon(members), "low_ci95": _interval(lows, clusters, seed)})
+    return found
+
+
+def _interval(
+    values: Mapping[str, Sequence[float]], clusters: Mapping[str, int], seed: int
+) -> list[float | None] | None:
+    """95 % interval of the mean over conditions, resampled by cluster."""
+    means = {condition: float(np.mean(points)) for condition, points in values.items() if points}
+    interval = bootstrap_conditions(means, clusters, seed=seed)
+    return None if interval is None else [interval.low, interval.high]
 
 
 def _evaluator_line(evaluator: StateplayEvaluator, results: Sequence[_GroupResult]) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from stateplay_rl.config.train_nft import HeldoutConfig
 from stateplay_rl.errors import UsageError
+from stateplay_rl.evaluation.horizon import HorizonPart, spans_of
 from stateplay_rl.evaluation.intervals import Bounds
 from stateplay_rl.evaluation.referee import RefereeCase, RefereeVerdict
 from stateplay_rl.stages.train_nft.heldout import Occasion, evaluate
 from stateplay_rl.stages.train_nft.heldout_referee import HeldoutViewers
 from stateplay_rl.stages.train_nft.in_flight import Judges
 from tests.stages.train_nft.helpers import ONE, Bench, BrightJudge, write_tiny_conditions
+from tests.worlds.tiny import FRAMES
 
 
 class DarkReferee:
@@ -34,7 +36,12 @@ class DarkReferee:
         points = 100.0 - float(frames_ThwC.mean()) / 2.55
         readable = self.seen % 3 != 0
         parts = {"rules": Bounds(1, 0, 0) if readable else Bounds(0, 0, 1)}
-        return RefereeVerdict(points if readable else 0.0, points if readable else None, float(readable), parts)
+        quarters = tuple(
+            HorizonPart(start, end, {"rules": Bounds(4 - k, k, 0)}, Bounds(), 1.0)
+            for k, (start, end) in enumerate(spans_of(len(frames_ThwC)))
+        )
+        low, high = (points, points) if readable else (0.0, None)
+        return RefereeVerdict(low, high, float(readable), parts, horizon=quarters)
 
 
 def test_the_line_of_an_evaluation(tmp_path: Path) -> None:
@@ -60,9 +67,18 @@ def test_the_line_of_an_evaluation(tmp_path: Path) -> None:
     assert told["low"] < told["high"]
     assert told["parts"]["rules"]["unreadable"] == 2
     assert set(told["by_class"]) == set(line["by_class"])
+    assert sum(row["videos"] for row in told["by_class"].values()) == 6
+    quarters = told["by_horizon"]
+    assert [row["frames"] for row in quarters] == [list(span) for span in spans_of(FRAMES)]
+    assert all(row["videos"] == 6 for row in quarters)
+    # This referee's quarters get 100, 75, 50 and 25 points.
+    assert [row["low"] for row in quarters] == [100.0, 75.0, 50.0, 25.0]
+    assert [row["low_ci95"] for row in quarters[:1]] == [[100.0, 100.0]]
     assert line["evaluator"] is None
     assert line["picture_drift"]["conditions"] == 3
     assert set(line["picture_drift"]["ratio"]) == {"luma", "saturation", "motion", "sharpness", "flicker"}
+    assert [row["conditions"] for row in line["picture_drift"]["by_horizon"]] == [3] * 4
+    assert set(line["picture_drift"]["by_horizon"][3]["ratio"]) == set(line["picture_drift"]["ratio"])
     assert line["reward_mean"] == result.reward_mean
     assert line["referee_mean"] == result.referee_mean == told["low"], "the alarm watches the lower bound"
 
