@@ -1,4 +1,4 @@
-"""Arena behind the evaluation package's protocols: its HUD reader, its referee, and a probe that knows the truth.
+"""Arena behind the evaluation package's protocols: its HUD reader and its referee (commands: `actions_seen.py`).
 
 So everything that is built on a HUD (follower, checks, held-out referee curve, data check) also runs where the truth is
 known.

@@ -20,7 +20,7 @@ _LEAD = (
 
 
 def referee_section(run: RunData) -> Section | None:
-    """The held-out referee's curve, its last verdict by part, and the checkout's own evaluators; None without any."""
+    """The held-out referee's curve and last verdict, commanded moves, the checkout's evaluators; None without any."""
     evaluations = run.evaluations_of(run.policy)
     told = [e for e in evaluations if e.referee]
     blocks: list[Block] = []
@@ -28,6 +28,9 @@ def referee_section(run: RunData) -> Section | None:
         blocks.append(ChartGrid((_curve(told), _coverage(told))))
         blocks.append(_parts(told[-1]))
         blocks += [table for table in (_classes(told), _horizon(told)) if table is not None]
+    looked = [e for e in evaluations if e.actions]
+    if looked:
+        blocks += _actions(looked)
     answered = [e for e in evaluations if e.evaluator]
     if answered:
         blocks += _evaluator(answered)
@@ -143,6 +146,34 @@ def _names(evaluation: Evaluation, key: str) -> list[str]:
 def _bounds_row(name: str, bounds: Mapping[str, object]) -> tuple[str | Number, ...]:
     keys = ("right", "wrong", "unreadable", "low", "high")
     return (name, *(finite(bounds.get(key)) for key in keys))
+
+
+def _actions(looked: Sequence[Evaluation]) -> list[Block]:
+    """Commanded moves that happen, first and last evaluation; what a failed calibration withholds is named."""
+    first, last = (mapping_of(e.actions, "obeyed") for e in (looked[0], looked[-1]))
+    real, rows = mapping_of(looked[-1].actions, "real"), []
+    for probe in sorted(last):
+        before, after, clips = (mapping_of(part, probe) for part in (first, last, real))
+        counts = [finite(after.get(key)) for key in ("right", "wrong", "unreadable")]
+        shares = [before.get("low"), after.get("low"), after.get("high"), clips.get("low")]
+        rows.append((probe, *counts, *(finite(share) for share in shares)))
+    columns = (
+        Column("move"),
+        Column("obeyed", True, 0),
+        Column("not", True, 0),
+        Column("unreadable", True, 0),
+        Column("first, lower bound", True, 3),
+        Column("last, lower bound", True, 3),
+        Column("last, upper bound", True, 3),
+        Column("real clips", True, 3),
+    )
+    title = "Do commanded moves happen?"
+    blocks: list[Block] = [Table("actions", title, columns, tuple(rows), f"{HELDOUT}: actions")] if rows else []
+    withheld = mapping_of(looked[-1].actions, "withheld")
+    if withheld:
+        named = "; ".join(f"{probe}: {reason}" for probe, reason in sorted(withheld.items()))
+        blocks.append(Prose(f"Withheld, because the calibration on real clips failed: {named}.", "caution"))
+    return blocks
 
 
 def _evaluator(answered: Sequence[Evaluation]) -> list[Block]:

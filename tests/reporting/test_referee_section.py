@@ -83,6 +83,21 @@ def test_an_evaluation_before_there_were_quarters_still_has_a_page() -> None:
     assert {block.key for block in section.blocks if block.kind == "table"} == {"referee-parts"}
 
 
+def test_commanded_moves_and_withheld_probes() -> None:
+    def actions(low: float) -> dict[str, object]:
+        bounds = {"right": 6, "wrong": 3, "unreadable": 1, "low": low, "high": 0.7}
+        return {"obeyed": {"walk": bounds}, "real": {"walk": {"low": 0.9}}, "withheld": {"attack": "too few windows"}}
+
+    records = [{"policy": "live", "batch": k, "actions": actions(0.5 + 0.1 * k)} for k in (0, 1)]
+    section = referee_section(run_of(*(Evaluation.from_record(record) for record in records)))
+    assert section is not None
+    table, withheld = section.blocks
+    assert table.kind == "table"
+    assert table.rows == (("walk", 6.0, 3.0, 1.0, 0.5, 0.6, 0.7, 0.9),)
+    assert withheld.kind == "prose"
+    assert "attack: too few windows" in withheld.text
+
+
 def test_pictures_by_horizon() -> None:
     assert drift_by_horizon(run_of(evaluation(0, None))) is None
     drift = {"ratio": {"luma": 1.0}, "by_horizon": [{"ratio": {"luma": 1.0 - 0.1 * k}} for k in range(4)]}
