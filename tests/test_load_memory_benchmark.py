@@ -1,4 +1,4 @@
-"""`examples/benchmarks/load_memory.py` at arena's size: it writes files that the loader knows, and loads all of them."""
+"""`examples/benchmarks/load_memory.py` at arena's size: it writes files that the loader knows, and loads them all."""
 
 from __future__ import annotations
 
