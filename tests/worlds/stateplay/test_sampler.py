@@ -12,6 +12,7 @@ from stateplay_rl.errors import InputError
 from stateplay_rl.nft.schedule import sampling_sigmas
 from stateplay_rl.worlds.load import load_world
 from stateplay_rl.worlds.sampling import sample_candidates
+from stateplay_rl.worlds.stateplay.networks import open_checkout
 from stateplay_rl.worlds.stateplay.sampler import shift_of
 from stateplay_rl.worlds.stateplay.world import CheckoutWorld
 from stateplay_rl.worlds.world_files import resolve_world
@@ -81,6 +82,11 @@ def test_an_equal_sampler_is_used_and_on_record(tmp_path: Path, dtype: str) -> N
     )
     assert "Euler loop over" in plain.facts["checkout"]["sampler"]
     assert own.sha256 != plain.sha256, "another sampler makes another world"
+
+
+def test_a_record_made_without_loading_says_that_nothing_was_compared(tmp_path: Path) -> None:
+    checkout = open_checkout(resolve_world(str(world_with(tmp_path / "w"))))
+    assert checkout.record["sampler"].endswith(", not compared yet")
 
 
 def test_it_follows_the_policy_in_use(tmp_path: Path) -> None:
