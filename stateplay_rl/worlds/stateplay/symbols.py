@@ -128,7 +128,8 @@ def map_symbols(root: Path, overrides: Mapping[str, str]) -> SymbolMap:
             differences += _signature(part, expected, definition)
     if "sampler" not in overrides:
         differences += _possible_samplers(definitions, found.get("model_fn"))
-    missing = [part for part, expected in EXPECTED.items() if expected.required and part not in found]
+    # A part that the world file names must be there, needed or not: nothing stands in for it unasked.
+    missing = [part for part, e in EXPECTED.items() if (e.required or part in overrides) and part not in found]
     if missing:
         raise InputError(
             f"checkout {root}: {'; '.join(differences)}",

@@ -135,6 +135,16 @@ def test_the_explicit_pipeline_is_no_sampler(tmp_path: Path) -> None:
         load(world_with(tmp_path / "w", code, "diffsynth.pipelines.sampling:StatePlayPipeline"))
 
 
+@pytest.mark.parametrize("part", ["sampler", "transition_tokenizer"])
+def test_a_named_part_that_is_not_there_is_an_error_though_it_is_optional(tmp_path: Path, part: str) -> None:
+    world = write_checkout_world(tmp_path / "w")
+    lines = yaml.safe_load(world.read_text())
+    lines["checkout_options"]["symbols"] = {part: "diffsynth.pipelines.nowhere:sample"}
+    world.write_text(yaml.safe_dump(lines))
+    with pytest.raises(InputError, match=f"{part}: diffsynth.pipelines.nowhere:sample of the world file is not in"):
+        load(world)
+
+
 @pytest.mark.parametrize(("steps", "shift"), [(30, 5.0), (4, 5.0), (10, 3.0), (2, 1.0)])
 def test_the_shift_of_a_grid(steps: int, shift: float) -> None:
     assert shift_of(sampling_sigmas(steps, shift)) == pytest.approx(shift)
