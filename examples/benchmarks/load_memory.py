@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -138,9 +139,13 @@ def load(part: str, folder: Path, sizes: Sizes) -> torch.nn.Module:
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this very process: `ru_maxrss` would start from its parent's."""
+    """Peak resident memory of this very process.
+
+    `ru_maxrss` may start from that of the parent, which therefore writes no files itself; some kernels give no other.
+    """
     text = Path("/proc/self/status").read_text(encoding="utf-8")
-    return 1024 * next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM"))
+    found = [1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM")]
+    return found[0] if found else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def measure(part: str, folder: Path, sizes: Sizes) -> dict[str, float]:
@@ -158,20 +163,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--preset", choices=tuple(ROWS), default="stateplay-5b", help="arena is a trial of the script")
     parser.add_argument("--layers", type=int, default=30, help="blocks of the transformer")
     parser.add_argument("--text-layers", type=int, default=24, help="layers of the text encoder")
-    parser.add_argument("--measure", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=("write", *PARTS), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     files, sizes = options.out / "files", Sizes(options.preset, options.layers, options.text_layers)
-    if options.measure:
-        print(json.dumps(measure(options.measure, files, sizes)))
+    if options.step == "write":
+        files.mkdir(parents=True)
+        write_transformer(files, sizes)
+        write_text(files, sizes)
         return 0
-    files.mkdir(parents=True)
-    write_transformer(files, sizes)
-    write_text(files, sizes)
+    if options.step:
+        print(json.dumps(measure(options.step, files, sizes)))
+        return 0
+    numbers = [f"--preset={sizes.preset}", f"--layers={sizes.layers}", f"--text-layers={sizes.text_layers}"]
+    command = [sys.executable, __file__, "--out", str(options.out), *numbers, "--step"]
+    subprocess.run([*command, "write"], check=True)
     results = {}
     for part in PARTS:
-        numbers = [f"--preset={sizes.preset}", f"--layers={sizes.layers}", f"--text-layers={sizes.text_layers}"]
-        command = [sys.executable, __file__, "--out", str(options.out), "--measure", part, *numbers]
-        results[part] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        done = subprocess.run([*command, part], check=True, stdout=subprocess.PIPE, text=True)
+        results[part] = json.loads(done.stdout)
     shutil.rmtree(files)
     (options.out / "result.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     table = Table("part", "model, GB", "peak above the start, GB", "more than the model, GB")
