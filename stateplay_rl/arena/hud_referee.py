@@ -1,4 +1,4 @@
-"""Arena behind the evaluation package's protocols: its HUD reader, its referee, and a probe that knows the truth.
+"""Arena behind the evaluation package's protocols: its HUD reader and its referee (commands: `actions_seen.py`).
 
 So everything that is built on a HUD (follower, checks, held-out referee curve, data check) also runs where the truth is
 known.
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from stateplay_rl.arena import layout as lay
 from stateplay_rl.arena.moves import HP_MAX, METER_MAX, SPECIAL_COST
-from stateplay_rl.arena.pixels import MAX_BAR_RESIDUAL, read_bar, read_timer
-from stateplay_rl.arena.referee import REFEREE_VERSION, judge_video
+from stateplay_rl.arena.pixels import MAX_BAR_RESIDUAL, Reading, read_bar, read_timer, read_video, true_reading
+from stateplay_rl.arena.referee import BAR_TOLERANCE, BODY_TOLERANCE, REFEREE_VERSION, compare, true_trajectory
 from stateplay_rl.arena.state import TIMER_FRAMES
+from stateplay_rl.evaluation.horizon import HorizonPart, spans_of
 from stateplay_rl.evaluation.hud import ElementReading, HudReading, check_picture
 from stateplay_rl.evaluation.intervals import Bounds
 from stateplay_rl.evaluation.profile import TIMER, GameRules, HudFacts
@@ -128,7 +129,8 @@ class ArenaReferee:
         Raises:
             InputError: the first frame or the prompt is not arena's, or sizes disagree.
         """
-        report = judge_video(case.first_frame_hwC, case.held_RK, case.prompt, frames_ThwC)
+        truth = true_trajectory(case.first_frame_hwC, case.held_RK, case.prompt, len(frames_ThwC))
+        report = compare(frames_ThwC, truth)
         events = report.events
         parts = {"events": Bounds(events.found, events.missed + events.invented, 0)}
         return RefereeVerdict(
@@ -137,4 +139,30 @@ class ArenaReferee:
             coverage=report.readable_share,
             parts=parts,
             details={"frozen_display": report.frozen_display},
+            horizon=_horizon(read_video(frames_ThwC), true_reading(truth)),
         )
+
+
+def _horizon(seen: Reading, true: Reading) -> tuple[HorizonPart, ...]:
+    """Quarters of a video: shares of bars and bodies that are where the engine has them.
+
+    The whole video's points are not cut into quarters: they are relative to a display that stands still.
+    """
+    bars_ok_TX = np.repeat(seen.hud_ok_T[:, None], 4, axis=1)
+    seen_TX = np.round(np.concatenate([seen.hp_TP, seen.meter_TP], axis=1))
+    bars_TX = np.abs(seen_TX - np.concatenate([true.hp_TP, true.meter_TP], axis=1)) <= BAR_TOLERANCE
+    bodies_ok_TP = np.repeat(seen.bodies_ok_T[:, None], 2, axis=1)
+    bodies_TP = (np.abs(seen.x_TP - true.x_TP) <= BODY_TOLERANCE) & (seen.stance_TP == true.stance_TP)
+    found = []
+    for start, end in spans_of(len(seen.hud_ok_T)):
+        span = slice(start, end)
+        bars = _bounds(bars_TX[span], bars_ok_TX[span])
+        bodies = _bounds(bodies_TP[span], bodies_ok_TP[span])
+        coverage = float(seen.readable[span].mean())
+        found.append(HorizonPart(start, end, {"bars": bars, "bodies": bodies}, bars, coverage))
+    return tuple(found)
+
+
+def _bounds(right: NDArray[np.bool_], readable: NDArray[np.bool_]) -> Bounds:
+    agreed = int((right & readable).sum())
+    return Bounds(agreed, int(readable.sum()) - agreed, int((~readable).sum()))

@@ -15,7 +15,14 @@ from stateplay_rl.cli.options import (
     SetOption,
     resolve_config,
 )
-from stateplay_rl.config.verify import DirectoryConfig, GoldenConfig, InstallConfig, ParityConfig, SignalConfig
+from stateplay_rl.config.verify import (
+    ActionsConfig,
+    DirectoryConfig,
+    GoldenConfig,
+    InstallConfig,
+    ParityConfig,
+    SignalConfig,
+)
 from stateplay_rl.errors import CheckError, InputError
 from stateplay_rl.stores.refusal import resolve_out
 
@@ -116,6 +123,25 @@ def parity(
     from stateplay_rl.stages import verify_parity
 
     finish(verify_parity.run(resolved, out, overwrite=overwrite))
+
+
+@app.command("actions")
+def actions(
+    conditions: Annotated[Path, typer.Argument(help="conditions/ whose real clips calibrate the probes.")],
+    groups: Annotated[
+        Path | None, typer.Option(help="groups/ of `sprl rollout`, or a run/, whose videos are measured.")
+    ] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    out: VerifyOutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Do commanded moves happen? Calibrate on the real clips; what fails there says nothing about groups."""
+    flags = {"conditions": str(conditions), "groups": None if groups is None else str(groups)}
+    resolved = resolve_config(ActionsConfig, config, settings, flags)
+    from stateplay_rl.stages import verify_actions
+
+    finish(verify_actions.run(resolved, out, overwrite=overwrite))
 
 
 def _verify(config: VerifyConfig, out: Path | None, overwrite: bool) -> None:

@@ -83,6 +83,11 @@ class HeldoutConfig(FrozenConfig):
         description="independent referee of the held-out videos: auto (the HUD that the conditions were built with), "
         "none, a packaged game's HUD, or a HUD profile file",
     )
+    actions: Literal["auto", "none"] = Field(
+        "auto",
+        description="do commanded moves happen? auto: arena's engine, else probes calibrated on real clips; none",
+    )
+    action_clips: int = Field(100, ge=1, description="real clips of the training pool that calibrate these probes")
     evaluator: Literal["none", "stateplay"] = Field("none", description="the checkout's own evaluators, beside ours")
     evaluator_checkout: Path | None = Field(None, description="the checkout whose `evaluation/` is run; trusted code")
 

@@ -92,6 +92,14 @@ class ParityConfig(FrozenConfig):
         return sigmas
 
 
+class ActionsConfig(FrozenConfig):
+    """What `verify actions` calibrates on, and measures."""
+
+    conditions: Path = Field(description="conditions/ whose real clips calibrate")
+    groups: Path | None = Field(default=None, description="groups of these conditions to measure; none: calibrate only")
+    clips: int = Field(default=100, ge=1, description="real clips that calibrate, at most")
+
+
 class ResumeConfig(FrozenConfig):
     """What `verify resume` runs: a short version of the user's own training, killed and resumed."""
 

@@ -82,7 +82,7 @@ class CheckoutOptions(FrozenConfig):
     symbols: dict[str, str] = Field(
         default={},
         description="part -> module:name, for parts that lie elsewhere (model, model_fn, vae, text_encoder, "
-        "text_tokenizer, scheduler, transition_tokenizer)",
+        "text_tokenizer, scheduler, transition_tokenizer, sampler)",
     )
     model_kwargs: dict[str, Any] = Field(default={}, description="further arguments of StatePlayModel")
     vae_kwargs: dict[str, Any] = Field(default={}, description="arguments of the VAE's class")

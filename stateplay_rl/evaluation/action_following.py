@@ -7,13 +7,14 @@ from windows without: a threshold is chosen on one half of the clips (by cluster
 measured on the other. Only a probe whose measured accuracy has a lower 95 % bound of at least `MIN_ACCURACY` may speak;
 another's numbers are withheld, with the reason.
 
-On arena the referee knows the truth, so its probe needs no calibration (`arena/hud_referee.py`).
+On arena the engine knows what each command does, so nothing has to be calibrated (`arena/actions_seen.py`). Probes for
+the real game stand in `action_probes.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.evaluation.intervals import Bounds, bounds_of
+from stateplay_rl.evaluation.referee import RefereeCase
 from stateplay_rl.nft.statistics import bootstrap_mean
 
 MIN_ACCURACY = 0.75
@@ -56,8 +58,8 @@ class ActionProbe(Protocol):
     def commanded(self, window: ActionWindow) -> bool:
         """Whether a window asks for this move."""
 
-    def evidence(self, frames_ThwC: NDArray[np.uint8], window: ActionWindow) -> float | None:
-        """How much speaks for the move in this window; None if it cannot be seen."""
+    def evidence(self, frames_ThwC: NDArray[np.uint8], windows: Sequence[ActionWindow]) -> tuple[float | None, ...]:
+        """How much speaks for the move in each window; None if it cannot be seen."""
 
 
 def windows_of(held_RK: NDArray[np.generic], frames: int, window: int) -> tuple[ActionWindow, ...]:
@@ -86,7 +88,7 @@ def probe_clip(
     """A probe's evidence on a clip."""
     return ProbedClip(
         cluster,
-        tuple(probe.evidence(frames_ThwC, window) for window in windows),
+        probe.evidence(frames_ThwC, windows),
         tuple(probe.commanded(window) for window in windows),
     )
 
@@ -101,6 +103,7 @@ class Calibration:
         accuracy: balanced accuracy on the other half, 0..1; None if not measured.
         accuracy_low: lower end of its 95 % interval over clusters.
         reason: why the probe may not speak; empty if it may.
+        real: how often the commanded move is seen in the real clips of that half: what generated ones are held against.
     """
 
     probe: str
@@ -108,10 +111,15 @@ class Calibration:
     accuracy: float | None
     accuracy_low: float | None
     reason: str
+    real: Bounds | None = None
 
     @property
     def usable(self) -> bool:
         return not self.reason
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON values."""
+        return {**asdict(self), "real": None if self.real is None else self.real.to_json()}
 
 
 def calibrate(probe: str, clips: Sequence[ProbedClip], seed: int = 0) -> Calibration:
@@ -147,7 +155,7 @@ def calibrate(probe: str, clips: Sequence[ProbedClip], seed: int = 0) -> Calibra
     reason = ""
     if low is None or low < MIN_ACCURACY:
         reason = f"balanced accuracy {accuracy:.2f} (lower bound {low if low is None else round(low, 2)}) on real clips"
-    return Calibration(probe, threshold, accuracy, low, reason)
+    return Calibration(probe, threshold, accuracy, low, reason, _obeyed(halves[1], threshold))
 
 
 def _seen(clips: Sequence[ProbedClip]) -> list[tuple[bool, float]]:
@@ -175,95 +183,49 @@ def _balanced(seen: Sequence[tuple[bool, float]], threshold: float) -> float:
     return sum(shares) / 2
 
 
-@dataclass(frozen=True)
-class FollowedActions:
-    """How often commanded moves happen in generated videos; None with a reason where the probe may not speak."""
-
-    probe: str
-    obeyed: Bounds | None
-    reason: str
-
-
-def followed(calibration: Calibration, clips: Sequence[ProbedClip]) -> FollowedActions:
-    """The share of commanded windows in which the move is seen, if the calibration allows it."""
-    if not calibration.usable or calibration.threshold is None:
-        return FollowedActions(calibration.probe, None, calibration.reason)
-    threshold = calibration.threshold
-    outcomes = [
+def _obeyed(clips: Sequence[ProbedClip], threshold: float) -> Bounds:
+    """Of the windows with the command, those in which the move is seen."""
+    return bounds_of(
         None if value is None else bool(value >= threshold)
         for clip in clips
         for kind, value in zip(clip.commanded, clip.evidence, strict=True)
         if kind
-    ]
-    return FollowedActions(calibration.probe, bounds_of(outcomes), "")
+    )
 
 
-class MotionProbe:
-    """Evidence for an attack: picture motion in the window over that of the video, beside the HUD.
+class ActionReferee(Protocol):
+    """Says of one video at a time which commanded moves happen in it."""
 
-    A blunt instrument: a busy opponent moves too. Calibration decides whether it says anything.
-    """
+    name: str
+    """Stands in every record."""
+    calibrations: Mapping[str, Calibration]
+    """What each probe is worth; those that may not speak are here too. Empty where the truth is known."""
 
-    name = "attack"
-    _attacks = frozenset(("Y", "X", "Z", "A", "B", "C"))
-
-    def __init__(self, stage_rows: tuple[float, float] = (0.2, 0.9)) -> None:
-        self.stage_rows = stage_rows
-
-    def commanded(self, window: ActionWindow) -> bool:
-        """Whether a punch or kick is held."""
-        return bool(window.buttons & self._attacks)
-
-    def evidence(self, frames_ThwC: NDArray[np.uint8], window: ActionWindow) -> float | None:
-        """Motion in the window over the video's median motion; None for a window of one frame."""
-        if window.end - window.start < 2:
-            return None
-        top, bottom = (int(share * frames_ThwC.shape[1]) for share in self.stage_rows)
-        stage = frames_ThwC[:, top:bottom:2, ::2, 1].astype(np.float32)
-        motion_T = np.abs(np.diff(stage, axis=0)).mean(axis=(1, 2))
-        usual = float(np.median(motion_T))
-        return float(motion_T[window.start : window.end - 1].mean() / max(usual, 0.1))
+    def obeyed(self, frames_ThwC: NDArray[np.uint8], case: RefereeCase, window: int) -> Mapping[str, Bounds]:
+        """Of the windows that command a move, those in which it happens, by probe; withheld probes are left out."""
 
 
-class WalkProbe:
-    """Evidence for walking one way: drift of the picture's columns in the window.
+class CalibratedActions:
+    """Probes behind their calibration: one that failed it is never asked."""
 
-    The camera follows the fighters, so the scene drifts against the walk; the sign and whether it says anything is for
-    the calibration to find out.
-    """
+    name = "probes-v1"
 
-    def __init__(self, button: str, reach_pixels: int = 12) -> None:
-        if button not in ("LEFT", "RIGHT"):
-            raise ValueError(f"walk is LEFT or RIGHT, not {button!r}")
-        self.name = f"walk_{button.lower()}"
-        self.button = button
-        self.reach_pixels = reach_pixels
+    def __init__(self, probes: Mapping[str, ActionProbe], calibrations: Mapping[str, Calibration]) -> None:
+        self.calibrations = calibrations
+        self._probes = {name: probe for name, probe in probes.items() if calibrations[name].usable}
 
-    def commanded(self, window: ActionWindow) -> bool:
-        """Whether this way is held, and the other is not."""
-        other = "RIGHT" if self.button == "LEFT" else "LEFT"
-        return self.button in window.buttons and other not in window.buttons
+    def obeyed(self, frames_ThwC: NDArray[np.uint8], case: RefereeCase, window: int) -> Mapping[str, Bounds]:
+        """See `ActionReferee`.
 
-    def evidence(self, frames_ThwC: NDArray[np.uint8], window: ActionWindow) -> float | None:
-        """Shift (pixels) of the scene from the window's first to its last frame, positive against the walk."""
-        if window.end - window.start < 2:
-            return None
-        height = frames_ThwC.shape[1]
-        band = slice(int(0.25 * height), int(0.85 * height))
-        first, last = (
-            frames_ThwC[t, band, :, 1].astype(np.float32).mean(axis=0) for t in (window.start, window.end - 1)
-        )
-        reach = self.reach_pixels
-        inner = first[reach:-reach] - first[reach:-reach].mean()
-        errors = []
-        for shift in range(-reach, reach + 1):
-            moved = last[reach + shift : len(last) - reach + shift]
-            errors.append(float(np.square(inner - (moved - moved.mean())).sum()))
-        shift = int(np.argmin(errors)) - reach
-        return float(shift if self.button == "LEFT" else -shift)
-
-
-def real_probes() -> Mapping[str, ActionProbe]:
-    """The probes for the real game, by name."""
-    probes: tuple[ActionProbe, ...] = (MotionProbe(), WalkProbe("LEFT"), WalkProbe("RIGHT"))
-    return {probe.name: probe for probe in probes}
+        Args:
+            frames_ThwC: uint8 RGB.
+            case: the condition; its held buttons are the commands.
+            window: rows per action window.
+        """
+        windows = windows_of(case.held_RK, len(frames_ThwC), window)
+        found = {}
+        for name, probe in self._probes.items():
+            threshold = self.calibrations[name].threshold
+            assert threshold is not None, "a usable calibration has a threshold"
+            found[name] = _obeyed([probe_clip(probe, frames_ThwC, windows, 0)], threshold)
+        return found

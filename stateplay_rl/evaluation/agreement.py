@@ -24,13 +24,17 @@ SMALL_HIT_POINTS = 3.0
 
 @dataclass(frozen=True)
 class EventMatch:
-    """True events and those of the video: in bounds (`found` right, `missed` wrong or unreadable), plus `invented`."""
+    """True events and those of the video: in bounds (`found` right, `missed` wrong or unreadable), plus `invented`.
+
+    `moments` are the same outcomes with their frames: of a true event its own, of an invented one the video's.
+    """
 
     found: int
     missed: int
     unreadable: int
     invented: int
     delay_frames: float | None
+    moments: tuple[tuple[int, bool | None], ...] = ()
 
     @property
     def bounds(self) -> Bounds:
@@ -44,13 +48,18 @@ class StateAgreement:
 
     Args:
         initial: by element, whether the true first value lies in the first frame's range; None if unreadable.
-        tracked: by element, over frames: whether the range meets the truth within the display's delay.
+        frames: by element, for each frame: whether the range meets the truth within the display's delay.
         events: by kind.
     """
 
     initial: dict[str, bool | None]
-    tracked: dict[str, Bounds]
+    frames: dict[str, tuple[bool | None, ...]]
     events: dict[str, EventMatch]
+
+    @property
+    def tracked(self) -> dict[str, Bounds]:
+        """`frames`, counted."""
+        return {name: bounds_of(outcomes) for name, outcomes in self.frames.items()}
 
     @property
     def initial_bounds(self) -> Bounds:
@@ -90,13 +99,13 @@ def compare_states(seen: HudSeries, true: HudSeries, report: FollowReport | None
         value, tolerance = float(true.elements[name].low_T[0]), facts.tolerances[name]
         agrees = None if first is None else first[0] - tolerance <= value <= first[1] + tolerance
         initial[name] = agrees if element.low_T.size else None
-    tracked = {name: _tracked(seen, true, name) for name in seen.elements}
+    frames = {name: _tracked(seen, true, name) for name in seen.elements}
     truth = [event for event in follow(true).events if event.kind != "hit" or event.points >= SMALL_HIT_POINTS]
     events = {kind: _match(kind, report, truth, facts) for kind in EVENT_KINDS}
-    return StateAgreement(initial, tracked, events)
+    return StateAgreement(initial, frames, events)
 
 
-def _tracked(seen: HudSeries, true: HudSeries, name: str) -> Bounds:
+def _tracked(seen: HudSeries, true: HudSeries, name: str) -> tuple[bool | None, ...]:
     """Per frame: whether the read range meets a true value that held within the display's delay."""
     element, values_T = seen.elements[name], true.elements[name].low_T
     delay, tolerance = seen.facts.rules.display_delay_frames, seen.facts.tolerances[name]
@@ -109,7 +118,7 @@ def _tracked(seen: HudSeries, true: HudSeries, name: str) -> Bounds:
         outcomes.append(
             bool(element.low_T[t] - tolerance <= near.max() and near.min() <= element.high_T[t] + tolerance)
         )
-    return bounds_of(outcomes)
+    return tuple(outcomes)
 
 
 def _match(kind: str, report: FollowReport, truth: Sequence[HudEvent], facts: HudFacts) -> EventMatch:
@@ -120,7 +129,7 @@ def _match(kind: str, report: FollowReport, truth: Sequence[HudEvent], facts: Hu
     # A KO may show from the first frame on (the whole bar drains), before memory says so.
     left = [event for event in report.events if event.kind == kind]
     delays: list[int] = []
-    missed = unreadable = 0
+    moments: list[tuple[int, bool | None]] = []
     for event in true_events:
         near = [
             other
@@ -131,15 +140,25 @@ def _match(kind: str, report: FollowReport, truth: Sequence[HudEvent], facts: Hu
             best = min(near, key=lambda other: abs(other.frame - event.frame))
             left.remove(best)
             delays.append(best.frame - event.frame)
-        elif report.coverage[_element(event)] < MIN_COVERAGE:
-            unreadable += 1
+            moments.append((event.frame, True))
         else:
-            missed += 1
-    invented = sum(kind != "hit" or event.points >= SMALL_HIT_POINTS for event in left)
-    if kind == "ko":
-        known = {event.player for event in truth if event.kind == "ko"}
-        invented = sum(event.player not in known for event in left)
-    return EventMatch(len(delays), missed, unreadable, invented, float(np.mean(delays)) if delays else None)
+            moments.append((event.frame, None if report.coverage[_element(event)] < MIN_COVERAGE else False))
+    missed = sum(right is False for _, right in moments)
+    known = {event.player for event in truth if event.kind == "ko"}
+    # A small hit is within the reading's tolerance; a KO that is true may show more than once.
+    invented = [
+        event
+        for event in left
+        if (event.player not in known if kind == "ko" else kind != "hit" or event.points >= SMALL_HIT_POINTS)
+    ]
+    unreadable = len(moments) - len(delays) - missed
+    moments += [(event.frame, False) for event in invented]
+    delay = float(np.mean(delays)) if delays else None
+    return EventMatch(len(delays), missed, unreadable, len(invented), delay, tuple(sorted(moments, key=_frame)))
+
+
+def _frame(moment: tuple[int, bool | None]) -> int:
+    return moment[0]
 
 
 def _element(event: HudEvent) -> str:

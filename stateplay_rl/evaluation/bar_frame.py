@@ -22,6 +22,12 @@ MIN_DUE_CONTRAST = 14.0
 MIN_DUE_SHARE = 0.95
 MIN_TELLING_SHARE = 0.35
 MAX_REVERSED = 0.8
+# One pair of lines alone, beside others that are there: due share from which it tells, agreement that a codec leaves,
+# and columns without it that only a cover explains (real frames, degraded: at most 18 and a share of 0.19).
+PAIR_DUE_SHARE = 0.85
+PAIR_AGREEMENT = 0.05
+MAX_PAIR_RUN = 24
+MAX_PAIR_SHARE = 0.25
 # Rims are as bright as the fill between them, give or take so many levels, in most columns.
 RIM_LEVELS = 60.0
 RIM_HAZE = 130.0
@@ -40,8 +46,8 @@ NOISE_STEP = 90.0
 def frame_problem(strip: BarStrip, sigma: float) -> tuple[str, float]:
     """What is wrong with the lines around a bar (empty: nothing), and their median contrast in levels.
 
-    Each side is looked at on its own: a cover over one must not hide behind the other. Where the blur or a bright scene
-    levels a line, nothing can be said; that may be so in a part of the columns only.
+    Each side is looked at on its own, and in it each pair of lines: a cover over one must not hide behind the others.
+    Where the blur or a bright scene levels a line, nothing can be said; that may be so in a part of the columns only.
     """
     geometry = strip.geometry
     seen_YX = strip.channel_YX[:, geometry.framed_X]
@@ -60,12 +66,24 @@ def frame_problem(strip: BarStrip, sigma: float) -> tuple[str, float]:
         reversed_X = (seen_PX * even_P[:, None]).sum(axis=0) < -MAX_REVERSED * even**2
         missing_X = (telling_X & (agreement_X < MIN_AGREEMENT)) | reversed_X
         covered |= bool(missing_X.mean() > MAX_COVERED_SHARE) or longest_run(missing_X) > MAX_COVERED_RUN
+        covered |= _a_pair_is_lost(seen_PX, due_PX, even_P)
         telling.append(float(telling_X.mean()))
         contrasts.append(float(middle(seen_PX.mean(axis=0))))
     contrast = max(contrasts)
     if contrast < MIN_MEAN_CONTRAST:
         return "no frame", contrast
     return "frame covered" if covered or max(telling) < MIN_TELLING_SHARE else "", contrast
+
+
+def _a_pair_is_lost(seen_PX: Floats, due_PX: Floats, even_P: Floats) -> bool:
+    """Whether a pair of lines is missing over a stretch that neither a scene nor a codec takes away.
+
+    A cover that leaves the outer lines of a side in view (a meter has five below it) is found by the inner ones.
+    """
+    least_P = np.maximum(MIN_DUE_CONTRAST, PAIR_DUE_SHARE * np.abs(even_P))
+    telling_PX = (np.abs(due_PX) >= least_P[:, None]) & (due_PX * even_P[:, None] > 0.0)
+    lost_PX = telling_PX & (seen_PX * due_PX < PAIR_AGREEMENT * np.square(due_PX))
+    return any(longest_run(lost_X) > MAX_PAIR_RUN or lost_X.mean() > MAX_PAIR_SHARE for lost_X in lost_PX)
 
 
 def rims_follow(strip: BarStrip, sigma: float) -> bool:

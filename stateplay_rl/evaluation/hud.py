@@ -25,7 +25,7 @@ from stateplay_rl.evaluation.placement import (
 from stateplay_rl.evaluation.profile import TIMER, HudFacts, HudProfile, Role
 from stateplay_rl.evaluation.strip import BarGeometry, BarStrip, cut_strip
 
-HUD_READER_VERSION = 1
+HUD_READER_VERSION = 2
 MIN_ROW_CONTRAST = 9.0
 """Levels by which the light frame lines must exceed the dark ones for a HUD to be there at all."""
 MIN_ENDS_SHARE = 0.7

@@ -56,3 +56,12 @@ def bounds_of(outcomes: Iterable[bool | None]) -> Bounds:
         sum(outcome is False for outcome in outcomes),
         sum(outcome is None for outcome in outcomes),
     )
+
+
+def points_of(parts: Iterable[Bounds]) -> tuple[float, float | None]:
+    """Mean over the parts that say something, 0..100: with unreadable as wrong, and without it."""
+    told = [part for part in parts if part.total]
+    lows = [part.low for part in told if part.low is not None]
+    highs = [part.high for part in told if part.high is not None]
+    low = 100.0 * sum(lows) / len(lows) if lows else 0.0
+    return low, 100.0 * sum(highs) / len(highs) if highs else None

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stateplay_rl.evaluation.horizon import spans_of
+
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """ITU-R BT.601 weights."""
 
@@ -58,6 +60,18 @@ def measure_detail(frames_ThwC: np.ndarray) -> dict[str, float]:
             steps.append(0.5 * (np.abs(np.diff(luma_hw, axis=0)).mean() + np.abs(np.diff(luma_hw, axis=1)).mean()))
     flicker = float(np.abs(np.diff(means, n=2)).mean()) if len(means) > 2 else 0.0
     return {"sharpness": float(np.mean(steps)), "flicker": flicker}
+
+
+def measure_parts(frames_ThwC: np.ndarray) -> tuple[dict[str, float], ...]:
+    """All measures of every part of a video (`spans_of`): pictures fade towards the end of a rollout.
+
+    Args:
+        frames_ThwC: uint8 RGB [T, h, w, 3].
+    """
+    spans = spans_of(len(frames_ThwC))
+    return tuple(
+        {**measure_picture(frames_ThwC[start:end]), **measure_detail(frames_ThwC[start:end])} for start, end in spans
+    )
 
 
 @dataclass(frozen=True)

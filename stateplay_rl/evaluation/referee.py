@@ -7,7 +7,7 @@ wrong, the upper one leaves it out. Arena's referee (`arena/hud_referee.py`) ans
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from stateplay_rl.evaluation.agreement import StateAgreement, compare_states
 from stateplay_rl.evaluation.follow import FollowReport, follow
+from stateplay_rl.evaluation.horizon import HorizonPart, horizon_of, mean_horizon
 from stateplay_rl.evaluation.hud import HUD_READER_VERSION, HudReader
-from stateplay_rl.evaluation.intervals import Bounds, bounds_of
+from stateplay_rl.evaluation.intervals import Bounds, bounds_of, points_of
 from stateplay_rl.evaluation.series import HudSeries, series_of, series_of_states
 
 HUD_REFEREE_VERSION = 1
@@ -50,6 +51,7 @@ class RefereeVerdict:
         coverage: share of (frame, element) read, 0..1.
         parts: bounds by part.
         details: plain JSON values for people and tables.
+        horizon: the video's quarters in order, judged one by one; empty where the referee does not look at them.
     """
 
     low: float
@@ -57,6 +59,7 @@ class RefereeVerdict:
     coverage: float
     parts: Mapping[str, Bounds]
     details: Mapping[str, object] = field(default_factory=dict)
+    horizon: tuple[HorizonPart, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -65,6 +68,7 @@ class RefereeVerdict:
             "high": self.high,
             "coverage": self.coverage,
             "parts": {name: bounds.to_json() for name, bounds in self.parts.items()},
+            "horizon": [mean_horizon([part]) for part in self.horizon],
             **self.details,
         }
 
@@ -115,16 +119,7 @@ def verdict_of(series: HudSeries, report: FollowReport, agreement: StateAgreemen
     }
     if agreement is not None:
         details["agreement"] = agreement.to_json()
-    return RefereeVerdict(low, high, series.coverage, parts, details)
-
-
-def points_of(parts: Iterable[Bounds]) -> tuple[float, float | None]:
-    """Mean over the parts that say something, in points: with unreadable as wrong, and without it."""
-    told = [part for part in parts if part.total]
-    lows = [part.low for part in told if part.low is not None]
-    highs = [part.high for part in told if part.high is not None]
-    low = 100.0 * sum(lows) / len(lows) if lows else 0.0
-    return low, 100.0 * sum(highs) / len(highs) if highs else None
+    return RefereeVerdict(low, high, series.coverage, parts, details, horizon_of(series, report, agreement))
 
 
 def mean_of(verdicts: Sequence[RefereeVerdict]) -> dict[str, float | int | None]:

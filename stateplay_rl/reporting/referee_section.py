@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from stateplay_rl.reporting.blocks import Block, ChartGrid, Column, LineChart, Number, Prose, Section, Series, Table
+from stateplay_rl.reporting.json_files import objects_of
 from stateplay_rl.reporting.numbers import finite, mapping_of
 from stateplay_rl.reporting.run_data import Evaluation, RunData
 from stateplay_rl.reporting.sources import Source
@@ -19,13 +20,17 @@ _LEAD = (
 
 
 def referee_section(run: RunData) -> Section | None:
-    """The held-out referee's curve, its last verdict by part, and the checkout's own evaluators; None without any."""
+    """The held-out referee's curve and last verdict, commanded moves, the checkout's evaluators; None without any."""
     evaluations = run.evaluations_of(run.policy)
     told = [e for e in evaluations if e.referee]
     blocks: list[Block] = []
     if told:
         blocks.append(ChartGrid((_curve(told), _coverage(told))))
         blocks.append(_parts(told[-1]))
+        blocks += [table for table in (_classes(told), _horizon(told)) if table is not None]
+    looked = [e for e in evaluations if e.actions]
+    if looked:
+        blocks += _actions(looked)
     answered = [e for e in evaluations if e.evaluator]
     if answered:
         blocks += _evaluator(answered)
@@ -71,6 +76,69 @@ def _parts(last: Evaluation) -> Table:
     return Table("referee-parts", "Last evaluation, by part", columns, tuple(rows), f"{HELDOUT}: referee.parts")
 
 
+def _classes(told: Sequence[Evaluation]) -> Table | None:
+    """The referee's points by mechanics class, first and last evaluation."""
+    first, last = (mapping_of(e.referee, "by_class") for e in (told[0], told[-1]))
+    if not last:
+        return None
+    rows = tuple((name, *_first_and_last(mapping_of(first, name), mapping_of(last, name))) for name in sorted(last))
+    columns = (Column("class"), *_FIRST_AND_LAST)
+    return Table("referee-classes", "Referee by class", columns, rows, f"{HELDOUT}: referee.by_class")
+
+
+def _horizon(told: Sequence[Evaluation]) -> Table | None:
+    """The referee's points by quarter of the video, first and last evaluation."""
+    first, last = (objects_of(e.referee, "by_horizon") for e in (told[0], told[-1]))
+    rows = []
+    for number, quarter in enumerate(last):
+        before = first[number] if number < len(first) else {}
+        tracked = mapping_of(quarter, "tracked")
+        agree = (finite(tracked.get("low")), finite(tracked.get("high")))
+        rows.append((_frames(quarter), *_first_and_last(before, quarter), *agree))
+    if not rows:
+        return None
+    columns = (
+        Column("frames"),
+        *_FIRST_AND_LAST,
+        Column("values as true, lower", True, 3),
+        Column("upper", True, 3),
+    )
+    note = "Quarters of the videos. A judge gives one score a video and has no such row."
+    title = "Referee by horizon"
+    return Table("referee-horizon", title, columns, tuple(rows), f"{HELDOUT}: referee.by_horizon", note)
+
+
+_FIRST_AND_LAST = (
+    Column("videos", True, 0),
+    Column("first, lower bound", True, 1),
+    Column("last, lower bound", True, 1),
+    Column("95 % low", True, 1),
+    Column("95 % high", True, 1),
+    Column("last, upper bound", True, 1),
+    Column("read", True, 3),
+)
+
+
+def _first_and_last(first: Mapping[str, object], last: Mapping[str, object]) -> tuple[float | None, ...]:
+    interval = last.get("low_ci95")
+    ends = interval if isinstance(interval, list) and len(interval) == 2 else (None, None)
+    return (
+        finite(last.get("videos")),
+        finite(first.get("low")),
+        finite(last.get("low")),
+        finite(ends[0]),
+        finite(ends[1]),
+        finite(last.get("high")),
+        finite(last.get("coverage")),
+    )
+
+
+def _frames(quarter: Mapping[str, object]) -> str:
+    frames = quarter.get("frames")
+    start, end = frames if isinstance(frames, list) and len(frames) == 2 else ("?", "?")
+    return f"{start} to {end}"
+
+
 def _names(evaluation: Evaluation, key: str) -> list[str]:
     return sorted(mapping_of(evaluation.referee, key))
 
@@ -78,6 +146,34 @@ def _names(evaluation: Evaluation, key: str) -> list[str]:
 def _bounds_row(name: str, bounds: Mapping[str, object]) -> tuple[str | Number, ...]:
     keys = ("right", "wrong", "unreadable", "low", "high")
     return (name, *(finite(bounds.get(key)) for key in keys))
+
+
+def _actions(looked: Sequence[Evaluation]) -> list[Block]:
+    """Commanded moves that happen, first and last evaluation; what a failed calibration withholds is named."""
+    first, last = (mapping_of(e.actions, "obeyed") for e in (looked[0], looked[-1]))
+    real, rows = mapping_of(looked[-1].actions, "real"), []
+    for probe in sorted(last):
+        before, after, clips = (mapping_of(part, probe) for part in (first, last, real))
+        counts = [finite(after.get(key)) for key in ("right", "wrong", "unreadable")]
+        shares = [before.get("low"), after.get("low"), after.get("high"), clips.get("low")]
+        rows.append((probe, *counts, *(finite(share) for share in shares)))
+    columns = (
+        Column("move"),
+        Column("obeyed", True, 0),
+        Column("not", True, 0),
+        Column("unreadable", True, 0),
+        Column("first, lower bound", True, 3),
+        Column("last, lower bound", True, 3),
+        Column("last, upper bound", True, 3),
+        Column("real clips", True, 3),
+    )
+    title = "Do commanded moves happen?"
+    blocks: list[Block] = [Table("actions", title, columns, tuple(rows), f"{HELDOUT}: actions")] if rows else []
+    withheld = mapping_of(looked[-1].actions, "withheld")
+    if withheld:
+        named = "; ".join(f"{probe}: {reason}" for probe, reason in sorted(withheld.items()))
+        blocks.append(Prose(f"Withheld, because the calibration on real clips failed: {named}.", "caution"))
+    return blocks
 
 
 def _evaluator(answered: Sequence[Evaluation]) -> list[Block]:
@@ -116,6 +212,19 @@ def drift_table(run: RunData) -> Table | None:
     )
     title = "Held-out pictures beside the real clips of the same conditions"
     return Table("picture-drift", title, columns, tuple(rows), f"{HELDOUT}: picture_drift")
+
+
+def drift_by_horizon(run: RunData) -> Table | None:
+    """Last held-out videos over the real clips, quarter by quarter: pictures fade towards the end of a rollout."""
+    told = [e for e in run.evaluations_of(run.policy) if objects_of(e.picture_drift, "by_horizon")]
+    if not told:
+        return None
+    ratios = [mapping_of(quarter, "ratio") for quarter in objects_of(told[-1].picture_drift, "by_horizon")]
+    names = sorted({name for ratio in ratios for name in ratio})
+    rows = tuple((name, *(finite(ratio.get(name)) for ratio in ratios)) for name in names)
+    columns = (Column("measure"), *(Column(f"quarter {k + 1}", True, 3) for k in range(len(ratios))))
+    title = "Last evaluation over the real clips, by quarter of the video"
+    return Table("picture-horizon", title, columns, rows, f"{HELDOUT}: picture_drift.by_horizon")
 
 
 def hud_check_section(source: Source) -> Section | None:

@@ -23,6 +23,7 @@ class Evaluation:
         groups: folder of the evaluation's videos, relative to the run; empty if none was kept.
         referee: what the independent referee said; empty if there was none.
         evaluator: what the checkout's own evaluators said; empty if there were none.
+        actions: which commanded moves happen; empty if nobody looked.
         picture_drift: picture measures beside those of the real clips; empty if there were none.
     """
 
@@ -40,6 +41,7 @@ class Evaluation:
     groups: str
     referee: Mapping[str, object] = field(default_factory=dict)
     evaluator: Mapping[str, object] = field(default_factory=dict)
+    actions: Mapping[str, object] = field(default_factory=dict)
     picture_drift: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -67,6 +69,7 @@ class Evaluation:
             groups=str(record.get("groups") or ""),
             referee=mapping_of(record, "referee"),
             evaluator=mapping_of(record, "evaluator"),
+            actions=mapping_of(record, "actions"),
             picture_drift=mapping_of(record, "picture_drift"),
         )
 

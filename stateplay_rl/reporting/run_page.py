@@ -30,7 +30,7 @@ from stateplay_rl.reporting.label_section import label_section
 from stateplay_rl.reporting.label_set import is_of_run
 from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import change, compact, finite, mapping_of, plural, points
-from stateplay_rl.reporting.referee_section import drift_table, referee_section
+from stateplay_rl.reporting.referee_section import drift_by_horizon, drift_table, referee_section
 from stateplay_rl.reporting.run_data import Gain, RunData, column, names_under
 from stateplay_rl.reporting.run_files import heldout_groups, run_groups
 from stateplay_rl.reporting.sources import Source
@@ -256,8 +256,8 @@ def _picture(run: RunData) -> Section:
     if frozen:
         charts.append(run_charts.frozen_chart(frozen))
     lead = "A frozen, over-exposed or washed-out video is the usual way to cheat a reward."
-    drift = drift_table(run)
-    return Section("picture", "Picture", (*_grid(charts), *(() if drift is None else (drift,))), lead)
+    tables = tuple(table for table in (drift_table(run), drift_by_horizon(run)) if table is not None)
+    return Section("picture", "Picture", (*_grid(charts), *tables), lead)
 
 
 def _alarms_by_batch(run: RunData) -> dict[int, tuple[str, ...]]:

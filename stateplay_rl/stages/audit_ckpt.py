@@ -7,7 +7,6 @@ output directory may overlap with it.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from stateplay_rl.checks.audit.checkout import checkout_model
 from stateplay_rl.checks.audit.examine import Examination, Targets, examine
 from stateplay_rl.checks.audit.files import FileFacts, file_facts, open_checkpoint
 from stateplay_rl.checks.audit.provenance import COLUMNS, source_counts
+from stateplay_rl.checks.audit.record import AUDIT_KEYS, read_audit
 from stateplay_rl.checks.audit.trainable import settings_sha256
 from stateplay_rl.checks.audit.verdict import completing_command
 from stateplay_rl.config.audit import AuditConfig
@@ -256,7 +256,7 @@ def _file_json(role: str, facts: FileFacts, sha256: dict[Path, str]) -> dict[str
 
 def _reopened(folder: Path) -> AuditSummary:
     """A finished audit, as long as its files are still the ones that it was made of."""
-    audit = json.loads((folder / layout.AUDIT).read_bytes())
+    audit = read_audit(folder, AUDIT_KEYS, "run again with --overwrite")
     for file in audit["files"]:
         path = Path(file["path"])
         stat = path.stat() if path.exists() else None

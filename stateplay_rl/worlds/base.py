@@ -6,7 +6,7 @@ h w picture height and width, K buttons (11), L text tokens, D text width, M sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -174,6 +174,10 @@ class Policies(Protocol):
         """Euclidean distance of two parameter sets."""
 
 
+OwnSampler = Callable[[Tensor, Tensor, "ConditionBatch"], Tensor]
+"""(noise [B, C, f, H, W], sigmas [steps], conditions) -> clean latents [B, C, f, H, W], under the current policy."""
+
+
 class World(Protocol):
     """A world model: conditions in, candidate videos and trainable velocities out.
 
@@ -189,6 +193,8 @@ class World(Protocol):
     device: torch.device
     compute_dtype: torch.dtype
     policies: Policies
+    own_sampler: OwnSampler | None
+    """A checkout's sampler, found equal to the Euler loop; None: the Euler loop over `velocity`."""
 
     def encode_conditions(self, inputs: Sequence[ConditionInputs]) -> ConditionBatch:
         """First-frame latents, action bins and text of conditions with equal f."""

@@ -55,7 +55,8 @@ def sample_candidates(
         policy: whose velocity is followed.
         sigmas: falling grid [steps].
         noise: a CPU generator per row, or noise float32 [B, C, f, H, W] drawn before.
-        latent_dtype: dtype of latents between steps; bfloat16 is the public sampler's choice.
+        latent_dtype: dtype of latents between steps; bfloat16 is the public sampler's choice. A checkout's own
+            sampler keeps its own.
 
     Returns:
         Clean latents bfloat16 [B, C, f, H, W] on the world's device; slot 0 is the first frame's latent.
@@ -66,14 +67,25 @@ def sample_candidates(
     drawn = noise if isinstance(noise, Tensor) else initial_noise(conditions, noise)
     if len(drawn) != len(conditions) or drawn.shape[2] != conditions.latent_frames:
         raise ValueError(f"noise {list(drawn.shape)} does not fit {len(conditions)} rows of f slots")
+    noise_BCfHW = drawn.to(world.device)
     with world.policies.use(policy), torch.inference_mode():
-        states = world.states(conditions)
-        latents_BCfHW = euler(
-            lambda x, sigma_B: world.velocity(x, sigma_B, conditions, states).velocity_BCfHW,
-            drawn.to(world.device),
-            sigmas,
-            pin_first_slot(conditions.first_latent_BC1HW),
-            latent_dtype,
-        )
+        if world.own_sampler is None:
+            latents_BCfHW = euler_candidates(world, conditions, noise_BCfHW, sigmas, latent_dtype)
+        else:
+            latents_BCfHW = world.own_sampler(noise_BCfHW, sigmas, conditions)
     # Cast outside inference mode: what leaves here may be part of a training graph.
     return latents_BCfHW.clone().to(STORED_DTYPE)
+
+
+def euler_candidates(
+    world: World, conditions: ConditionBatch, noise_BCfHW: Tensor, sigmas: Tensor, latent_dtype: torch.dtype
+) -> Tensor:
+    """This package's Euler loop under the current policy, clean latents in `latent_dtype`."""
+    states = world.states(conditions)
+    return euler(
+        lambda x, sigma_B: world.velocity(x, sigma_B, conditions, states).velocity_BCfHW,
+        noise_BCfHW,
+        sigmas,
+        pin_first_slot(conditions.first_latent_BC1HW),
+        latent_dtype,
+    )

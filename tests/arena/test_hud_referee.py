@@ -78,6 +78,19 @@ def test_arenas_referee_says_the_same_through_the_interface() -> None:
     assert (broken.low, broken.high) == (0.0, None)
 
 
+def test_arenas_quarters_say_when_a_video_goes_wrong() -> None:
+    referee = ArenaReferee()
+    condition = CONDITIONS[0]
+    case, video = case_of(condition), render(simulate(condition))
+    assert [part.points for part in referee.judge(video, case).horizon] == [(100.0, 100.0)] * 4
+    other = render(simulate(CONDITIONS[1]))
+    half = len(video) // 2
+    late = referee.judge(np.concatenate([video[:half], other[half:]]), case).horizon
+    assert [part.points[0] == 100.0 for part in late] == [True, True, False, False]
+    noise = np.random.default_rng(0).integers(0, 256, video.shape, dtype=np.uint8)
+    assert [part.points for part in referee.judge(noise, case).horizon] == [(0.0, None)] * 4
+
+
 def test_foreign_pictures_are_unreadable() -> None:
     for kind, picture in stress.foreign_pictures(40, seed=2):
         assert not any(e.readable for e in READER.read(picture).elements.values()), kind

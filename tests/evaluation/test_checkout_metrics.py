@@ -54,15 +54,25 @@ def test_an_unknown_parameter_is_not_guessed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def evaluate_clip(frames):\n    return frames[99]\n", "failed on"),
         ("import no_such_module_here\n", "cannot be imported"),
         ("def evaluate_clip(:\n", "cannot be imported"),
     ],
 )
-def test_failing_evaluators_are_named(tmp_path: Path, text: str, message: str) -> None:
+def test_what_cannot_be_imported_is_refused_before_a_run(tmp_path: Path, text: str, message: str) -> None:
     root = checkout(tmp_path, text)
     with pytest.raises(InputError, match=message):
-        StateplayEvaluator.open(root).evaluate(INPUTS)
+        StateplayEvaluator.open(root)
+
+
+def test_an_evaluator_that_fails_on_a_video_leaves_the_others_their_numbers(tmp_path: Path) -> None:
+    root = checkout(
+        tmp_path,
+        "def evaluate_clip(frames):\n    return frames[99]\n",
+        actions="def move_accuracy(frames):\n    return 0.75\n",
+    )
+    found = StateplayEvaluator.open(root).evaluate(INPUTS)
+    assert found.values == {"Move-Acc": 0.75}
+    assert found.missing["evaluate_clip"].startswith("failed: IndexError")
 
 
 def test_no_checkout(tmp_path: Path) -> None:

@@ -97,6 +97,35 @@ def test_a_covered_element_is_unreadable_and_the_others_are_not_wrong(name: str)
     assert READER.read(picture).elements[name].readable, "it is the cover that makes it unreadable"
 
 
+@pytest.mark.parametrize("colour", [(0, 0, 0), (128, 128, 128), (223, 182, 41), (60, 40, 30)])
+@pytest.mark.parametrize("name", ["p1_meter", "p2_meter"])
+def test_a_cover_that_leaves_a_meters_outer_lines_in_view_is_found(name: str, colour: tuple[int, int, int]) -> None:
+    """Five lines lie below a meter: those that are still there must not answer for the covered ones."""
+    box = SF3.bars[name].box  # type: ignore[index]
+    start = box.left + int(0.3 * box.width) if SF3.bars[name].fills_from == "right" else box.left + 1  # type: ignore[index]
+    for seed in range(4):
+        picture = paint(BASE, seed=seed)
+        assert READER.read(picture).elements[name].readable, "it is the cover that makes it unreadable"
+        picture[box.top - 2 : box.bottom + 2, start : start + int(0.7 * box.width)] = colour
+        for shown in (picture, stress.cover_size(picture)):
+            assert not READER.read(shown).elements[name].readable, READER.read(shown).elements[name]
+
+
+@pytest.mark.parametrize("width", [5, 6, 7, 8])
+@pytest.mark.parametrize("colour", [(170, 95, 15), (248, 200, 60), (246, 120, 20)])
+def test_a_pillar_over_a_digit_is_no_1(width: int, colour: tuple[int, int, int]) -> None:
+    """A cover cut from a scene may have the ink's hue: an orange post over the 9 of 95 was read as 15."""
+    assert SF3.timer is not None
+    left, top = SF3.timer.cells[0]
+    for value in (95, 35, 20):
+        for column in range(0, 12, 2):
+            picture = paint({**BASE, "timer": float(value)}, seed=value)
+            picture[top - 5 : top + 23, left - 2 : left + 16] = (60, 48, 30)
+            picture[top - 5 : top + 23, left + column : left + column + width] = colour
+            seen = READER.read(picture).elements["timer"]
+            assert not seen.readable, (value, column, seen)
+
+
 def test_a_scene_without_hud_is_unreadable() -> None:
     reading = READER.read(scene(8))
     assert reading.place is None

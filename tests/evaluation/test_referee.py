@@ -9,13 +9,12 @@ import pytest
 
 from stateplay_rl.evaluation.data_check import check_first_frame, summarise_checks
 from stateplay_rl.evaluation.hud import ProfileReader
-from stateplay_rl.evaluation.intervals import Bounds
+from stateplay_rl.evaluation.intervals import Bounds, points_of
 from stateplay_rl.evaluation.referee import (
     HudReferee,
     RefereeCase,
     VideoReferee,
     mean_of,
-    points_of,
 )
 from tests.evaluation.hud_painter import SF3, paint, scene
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stateplay_rl.reporting.referee_section import drift_table, hud_check_section, referee_section
+import pytest
+
+from stateplay_rl.reporting.referee_section import drift_by_horizon, drift_table, hud_check_section, referee_section
 from stateplay_rl.reporting.run_data import Evaluation, RunData
 from stateplay_rl.reporting.sources import Source, open_sources
 from stateplay_rl.stores import layout
@@ -54,6 +56,54 @@ def test_curve_parts_and_what_the_checkout_lacks() -> None:
     assert metrics.rows == (("coverage", 0.5, 0.5),)
     assert missing.kind == "prose"
     assert "Att-Acc" in missing.text
+
+
+def test_the_referee_by_class_and_by_horizon() -> None:
+    def broken_down(low: float) -> dict[str, object]:
+        row = {"videos": 4, "low": low, "high": low + 5, "coverage": 0.9, "low_ci95": [low - 3, low + 3]}
+        quarters = [
+            {**row, "low": low - k, "frames": [9 * k, 9 * k + 9], "tracked": {"low": 0.5, "high": 0.75}}
+            for k in range(4)
+        ]
+        return {**told(low, low + 5), "by_class": {"normal": row, "result_win": row}, "by_horizon": quarters}
+
+    section = referee_section(run_of(evaluation(0, broken_down(80)), evaluation(8, broken_down(70))))
+    assert section is not None
+    tables = {block.key: block for block in section.blocks if block.kind == "table"}
+    assert tables["referee-classes"].rows == tuple(
+        (name, 4.0, 80.0, 70.0, 67.0, 73.0, 75.0, 0.9) for name in ("normal", "result_win")
+    )
+    last = tables["referee-horizon"].rows[3]
+    assert last == ("27 to 36", 4.0, 77.0, 67.0, 67.0, 73.0, 75.0, 0.9, 0.5, 0.75)
+
+
+def test_an_evaluation_before_there_were_quarters_still_has_a_page() -> None:
+    section = referee_section(run_of(evaluation(0, told(80, 85))))
+    assert section is not None
+    assert {block.key for block in section.blocks if block.kind == "table"} == {"referee-parts"}
+
+
+def test_commanded_moves_and_withheld_probes() -> None:
+    def actions(low: float) -> dict[str, object]:
+        bounds = {"right": 6, "wrong": 3, "unreadable": 1, "low": low, "high": 0.7}
+        return {"obeyed": {"walk": bounds}, "real": {"walk": {"low": 0.9}}, "withheld": {"attack": "too few windows"}}
+
+    records = [{"policy": "live", "batch": k, "actions": actions(0.5 + 0.1 * k)} for k in (0, 1)]
+    section = referee_section(run_of(*(Evaluation.from_record(record) for record in records)))
+    assert section is not None
+    table, withheld = section.blocks
+    assert table.kind == "table"
+    assert table.rows == (("walk", 6.0, 3.0, 1.0, 0.5, 0.6, 0.7, 0.9),)
+    assert withheld.kind == "prose"
+    assert "attack: too few windows" in withheld.text
+
+
+def test_pictures_by_horizon() -> None:
+    assert drift_by_horizon(run_of(evaluation(0, None))) is None
+    drift = {"ratio": {"luma": 1.0}, "by_horizon": [{"ratio": {"luma": 1.0 - 0.1 * k}} for k in range(4)]}
+    table = drift_by_horizon(run_of(Evaluation.from_record({"policy": "live", "batch": 1, "picture_drift": drift})))
+    assert table is not None
+    assert table.rows == (("luma", 1.0, 0.9, 0.8, pytest.approx(0.7)),)
 
 
 def test_pictures_beside_the_real_clips() -> None:

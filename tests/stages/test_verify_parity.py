@@ -25,7 +25,7 @@ from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSize
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 from stateplay_rl.worlds.native.weights import load_exactly
 from stateplay_rl.worlds.world_files import resolve_world
-from tests.worlds.stateplay.standin_world import write_checkout_world
+from tests.worlds.stateplay.standin_world import write_checkout_world, write_documented_world
 from tests.worlds.tiny import tiny_world
 
 
@@ -165,6 +165,44 @@ def test_the_native_backbone_is_the_stand_ins_backbone(tmp_path: Path) -> None:
     """Two independent implementations of the published backbone agree, the adapter's conventions included."""
     lines = backbone_lines(tmp_path)
     assert all(line.status == "passed" for line in lines), lines
+
+
+ENCODERS = {"encode first frame", "encode text", "encode clip", "decode"}
+"""The stand-in's encoders are toys; golden vectors hold the native ones."""
+
+
+def test_the_native_latent_modules_are_the_documented_ones(tmp_path: Path) -> None:
+    """Arena's weights in two independent programs, through the command: states, velocities, gradients of module B."""
+    theirs = write_documented_world(tmp_path / "documented")
+    code, record = parity(theirs, "arena", out=tmp_path / "verify")
+    assert code == 4, "the encoders are toys"
+    assert failed(record) == ENCODERS
+    lines = {line["file"]: line for line in record["lines"]}
+    assert "39 parameters" in lines["gradients of module B"]["detail"]
+    assert lines["gradients of module B"]["largest_error"] < 1e-3
+    assert lines["state sequence"]["largest_error"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("formula", "other", "lines"),
+    [
+        ("HEADS = 4", "HEADS = 2", {"state sequence", "velocity, sigma 0.6", "gradients of module B"}),
+        ("state[:, : (slot + 1) * states_per_slot]", "state", {"velocity, sigma 0.6", "gradients of module B"}),
+        ("sinusoid(step, state", "sinusoid(step + 1, state", {"state sequence", "gradients of module B"}),
+        ("self.norm(state + self.delta(x))", "self.norm(x + self.delta(x))", {"state sequence", "state tokens"}),
+    ],
+)
+def test_another_formula_with_the_same_shapes_is_found(
+    tmp_path: Path, formula: str, other: str, lines: set[str]
+) -> None:
+    """What no shape shows and what an audit cannot see: every weight loads, and parity fails."""
+    theirs = write_documented_world(tmp_path / "documented")
+    module = tmp_path / "documented" / "checkout" / "diffsynth" / "models" / "latent_state.py"
+    assert formula in module.read_text()
+    module.write_text(module.read_text().replace(formula, other))
+    code, record = parity(theirs, "arena", out=tmp_path / "verify")
+    assert code == 4
+    assert lines <= failed(record) - ENCODERS
 
 
 def test_a_real_checkpoint_trains_natively_only_after_parity(

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from stateplay_rl.checks.audit.record import read_audit
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.errors import CheckError, CorruptionError, InputError
-from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
-from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.manifest import read_manifest
 from stateplay_rl.worlds.native.shards import shards_of
 from stateplay_rl.worlds.stateplay.checkout import facts_of
+
+TRAINING_KEYS = ("verdict", "reasons", "complete_with", "trainable", "untrainable", "files", "settings_sha256")
+"""What an audit must say before it is trained on."""
 
 OWN_WORLDS = ("arena",)
 """Presets whose only code is this package's: there is no checkout to compare with."""
@@ -42,8 +44,7 @@ def require_trainable_audit(audit_dir: Path | None, world: WorldConfig, world_na
         raise CheckError(f"world {world_name} has no audit", f"run `{command}`, then give its directory (audit: DIR)")
     if not audit_dir.is_dir():
         raise InputError(f"no audit directory {audit_dir}", f"run `{command}`")
-    read_manifest(audit_dir, schema="audit", verify_files=True)
-    audit = _read(audit_dir / layout.AUDIT)
+    audit = read_audit(audit_dir, TRAINING_KEYS, f"run `{command} --overwrite`")
     if audit["verdict"] != "passed":
         reasons = "; ".join(audit["reasons"][:3])
         hint = audit["complete_with"] or f"mend what it says, then run `{command} --overwrite`"
@@ -119,17 +120,6 @@ def settings_sha256(world: WorldConfig) -> str:
     if world.checkout is not None:
         described["code"] = facts_of(world.checkout).code_sha256
     return sha256_json(described)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        audit = parse_json(file.read_bytes())
-        for key in ("verdict", "reasons", "complete_with", "trainable", "untrainable", "files", "settings_sha256"):
-            audit[key]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{file} is damaged: {error}", "run `sprl audit-ckpt` again") from error
-    checked: dict[str, Any] = audit
-    return checked
 
 
 def _other_files(audit: Mapping[str, Any], world: WorldConfig) -> Iterator[str]:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from stateplay_rl.config.train_nft import HeldoutConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import UsageError
-from stateplay_rl.evaluation.checkout_metrics import ClipInputs, StateplayEvaluator
+from stateplay_rl.evaluation.action_following import ActionReferee
+from stateplay_rl.evaluation.checkout_metrics import CheckoutMetrics, ClipInputs, StateplayEvaluator
 from stateplay_rl.evaluation.intervals import Bounds
-from stateplay_rl.evaluation.picture import measure_detail, picture_drift
-from stateplay_rl.evaluation.referee import RefereeCase, RefereeVerdict, VideoReferee, mean_of
-from stateplay_rl.nft.statistics import bootstrap_conditions
+from stateplay_rl.evaluation.picture import measure_detail, measure_parts
+from stateplay_rl.evaluation.referee import RefereeVerdict, VideoReferee
+from stateplay_rl.stages.action_choice import action_window, case_of, make_actions
 from stateplay_rl.stages.hud_choice import make_referee
+from stateplay_rl.stages.main_process import on_main
+from stateplay_rl.stages.train_nft.heldout_lines import (
+    GroupLook,
+    Pictures,
+    actions_line,
+    drift_line,
+    evaluator_line,
+    referee_line,
+)
 from stateplay_rl.stages.train_nft.samples import JudgedGroup
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.groups import StoredGroup
@@ -26,14 +33,15 @@ from stateplay_rl.stores.video import decode_mp4
 
 @dataclass(frozen=True)
 class HeldoutViewers:
-    """Who looks at held-out videos besides the training judge. Either may be missing."""
+    """Who looks at held-out videos besides the training judge. Each may be missing."""
 
     referee: VideoReferee | None = None
     evaluator: StateplayEvaluator | None = None
+    actions: ActionReferee | None = None
 
     @classmethod
-    def of(cls, config: HeldoutConfig, conditions: ConditionStore) -> HeldoutViewers:
-        """Those that the settings name; none where no held-out evaluation is made.
+    def of(cls, config: HeldoutConfig, conditions: ConditionStore, processes: Processes) -> HeldoutViewers:
+        """Those that the settings name; none where no held-out evaluation is made. Rank 0 calibrates for all.
 
         Raises:
             UsageError: a referee or an evaluator that does not fit.
@@ -48,7 +56,9 @@ class HeldoutViewers:
             )
         checkout = config.evaluator_checkout
         evaluator = None if checkout is None else StateplayEvaluator.open(checkout)
-        return cls(make_referee(config.referee, conditions), evaluator)
+        referee = make_referee(config.referee, conditions)
+        actions = on_main(processes, lambda: make_actions(config.actions, conditions, config.action_clips))
+        return cls(referee, evaluator, processes.broadcast(actions))
 
     def look(
         self,
@@ -71,91 +81,45 @@ class HeldoutViewers:
         gathered = sorted(processes.gather(seen), key=lambda result: result.condition_id)
         clusters = {result.condition_id: conditions.by_id(result.condition_id).cluster_id for result in gathered}
         return {
-            "referee": None if self.referee is None else _referee_line(self.referee.name, gathered, clusters, seed),
-            "evaluator": None if self.evaluator is None else _evaluator_line(self.evaluator, gathered),
-            "picture_drift": _drift(gathered, judged),
+            "referee": None if self.referee is None else referee_line(self.referee.name, gathered, clusters, seed),
+            "evaluator": None if self.evaluator is None else evaluator_line(self.evaluator, gathered),
+            "actions": None if self.actions is None else actions_line(self.actions, gathered),
+            "picture_drift": drift_line(gathered, judged),
         }
 
-    def _group(self, group: StoredGroup, conditions: ConditionStore) -> _GroupResult:
+    def _group(self, group: StoredGroup, conditions: ConditionStore) -> GroupLook:
         record = group.record
         condition = record.condition_id
-        states = conditions.states(condition)
-        case = RefereeCase(conditions.first_frame(condition), np.array(record.buttons, np.uint8), record.prompt, states)
+        case = case_of(conditions, record)
         verdicts: list[RefereeVerdict] = []
-        values: list[Mapping[str, float]] = []
+        obeyed: list[Mapping[str, Bounds]] = []
+        metrics: list[CheckoutMetrics] = []
         details: list[Mapping[str, float]] = []
+        quarters: list[Sequence[Mapping[str, float]]] = []
         for k in range(record.candidates):
             path = group.candidate_video(k)
             frames_ThwC = decode_mp4(path)
             details.append(measure_detail(frames_ThwC))
+            quarters.append(measure_parts(frames_ThwC))
             if self.referee is not None:
                 verdicts.append(self.referee.judge(frames_ThwC, case))
+            if self.actions is not None:
+                obeyed.append(self.actions.obeyed(frames_ThwC, case, action_window(conditions)))
             if self.evaluator is not None:
                 inputs = ClipInputs(
-                    path, frames_ThwC, states, case.held_RK, reference_path=group.reference_video(), fps=record.fps
+                    path, frames_ThwC, case.states, case.held_RK, reference_path=group.reference_video(), fps=record.fps
                 )
-                values.append(self.evaluator.evaluate(inputs).values)
+                metrics.append(self.evaluator.evaluate(inputs))
         reference = group.reference_video()
-        real = None if reference is None else measure_detail(decode_mp4(reference))
-        return _GroupResult(condition, record.mechanics_class, tuple(verdicts), tuple(values), tuple(details), real)
-
-
-@dataclass(frozen=True)
-class _GroupResult:
-    condition_id: str
-    mechanics_class: str
-    verdicts: tuple[RefereeVerdict, ...]
-    values: tuple[Mapping[str, float], ...]
-    details: tuple[Mapping[str, float], ...]
-    real: Mapping[str, float] | None
-
-
-def _drift(results: Sequence[_GroupResult], judged: Sequence[JudgedGroup]) -> dict[str, Any] | None:
-    """Picture measures of the videos beside those of the real clips; None where no condition has one."""
-    plain = {group.condition_id: group for group in judged}
-    generated: dict[str, list[Mapping[str, float]]] = {}
-    real: dict[str, Mapping[str, float]] = {}
-    for result in results:
-        group = plain[result.condition_id]
-        generated[result.condition_id] = [{**group.picture, **detail} for detail in result.details]
-        if result.real is not None and group.picture_real is not None:
-            real[result.condition_id] = {**group.picture_real, **result.real}
-    drift = picture_drift(generated, real)
-    return None if drift is None else asdict(drift)
-
-
-def _referee_line(name: str, results: Sequence[_GroupResult], clusters: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """Means with intervals over clusters of conditions, by class and by part."""
-    verdicts = [verdict for result in results for verdict in result.verdicts]
-    low = {r.condition_id: float(np.mean([v.low for v in r.verdicts])) for r in results if r.verdicts}
-    interval = bootstrap_conditions(low, clusters, seed=seed)
-    by_class: dict[str, list[RefereeVerdict]] = defaultdict(list)
-    parts: dict[str, Bounds] = defaultdict(Bounds)
-    for result in results:
-        by_class[result.mechanics_class].extend(result.verdicts)
-        for verdict in result.verdicts:
-            for part, bounds in verdict.parts.items():
-                parts[part] += bounds
-    return {
-        "name": name,
-        **mean_of(verdicts),
-        "low_ci95": None if interval is None else [interval.low, interval.high],
-        "parts": {part: bounds.to_json() for part, bounds in sorted(parts.items())},
-        "by_class": {kind: mean_of(members) for kind, members in sorted(by_class.items())},
-    }
-
-
-def _evaluator_line(evaluator: StateplayEvaluator, results: Sequence[_GroupResult]) -> dict[str, Any]:
-    """Mean of every number of the checkout's evaluators, and what is missing."""
-    rows: dict[str, list[float]] = defaultdict(list)
-    for result in results:
-        for values in result.values:
-            for name, value in values.items():
-                rows[name].append(value)
-    return {
-        "name": evaluator.name,
-        "source_sha256": evaluator.source_sha256,
-        "means": {name: float(np.mean(values)) for name, values in sorted(rows.items())},
-        "videos": {name: len(values) for name, values in sorted(rows.items())},
-        "missing": dict(evaluator.missing),
-    }
+        real, real_quarters = None, None
+        if reference is not None:
+            clip_ThwC = decode_mp4(reference)
+            real, real_quarters = measure_detail(clip_ThwC), measure_parts(clip_ThwC)
+        return GroupLook(
+            condition,
+            record.mechanics_class,
+            tuple(verdicts),
+            tuple(metrics),
+            Pictures(tuple(details), tuple(quarters), real, real_quarters),
+            tuple(obeyed),
+        )

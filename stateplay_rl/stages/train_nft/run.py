@@ -72,7 +72,7 @@ def run(config: TrainNftConfig, inputs: TrainInputs, out: Path) -> TrainSummary:
     for judge in (*judges.all(), heldout_judge):
         for remote in remote_judges(judge):
             remote.require_ready()
-    viewers = HeldoutViewers.of(config.heldout, conditions)
+    viewers = HeldoutViewers.of(config.heldout, conditions, processes)
     loaded = None if batch is None else _load_and_check(command, world_config, batch, processes)
     on_main(processes, lambda: require_disk(command.config, world_config, conditions, command.plan, out))
     processes.barrier()

@@ -18,6 +18,7 @@ from stateplay_rl.errors import UsageError
 from stateplay_rl.worlds.base import (
     ConditionBatch,
     ConditionInputs,
+    OwnSampler,
     ParameterGroup,
     ParameterMode,
     Policies,
@@ -99,6 +100,7 @@ class NativeWorld:
         self.sha256 = hashes.world_sha256
         self.encoder_sha256 = hashes.encoder_sha256
         self.facts: Mapping[str, Any] = {"backend": "native"}
+        self.own_sampler: OwnSampler | None = None
         self.device = device
         self.compute_dtype = compute_dtype
         self.transformer = modules.transformer.eval().requires_grad_(False)

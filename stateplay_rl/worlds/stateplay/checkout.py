@@ -15,6 +15,7 @@ from stateplay_rl.errors import InputError
 from stateplay_rl.worlds.stateplay.symbols import PACKAGE, REFERENCE_COMMIT, SymbolMap
 
 GIT_SECONDS = 30
+EULER = "this package's Euler loop over the checkout's model function"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class CheckoutFacts:
         return self.commit is not None and self.commit.startswith(REFERENCE_COMMIT) and not self.dirty
 
     def record(self, symbols: SymbolMap) -> dict[str, Any]:
-        """For manifests: JSON values."""
+        """For manifests: JSON values. A sampler of the checkout is compared when the world is loaded, not here."""
+        own = symbols.found.get("sampler")
         return {
             "path": str(self.path),
             "commit": self.commit,
@@ -50,7 +52,7 @@ class CheckoutFacts:
             "symbols": {part: definition.where for part, definition in symbols.found.items()},
             "signatures": symbols.signatures(),
             "differences": list(symbols.differences),
-            "sampler": "this package's Euler loop over the checkout's model function",
+            "sampler": f"{own.where}, not compared yet" if own else EULER,
         }
 
 

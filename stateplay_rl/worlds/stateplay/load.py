@@ -16,20 +16,24 @@ from stateplay_rl.worlds.base import WorldSpec
 from stateplay_rl.worlds.native.shards import shards_of
 from stateplay_rl.worlds.native.world import WorldHashes
 from stateplay_rl.worlds.stateplay.networks import Checkout, load_networks, open_checkout, scheduler_sigmas
+from stateplay_rl.worlds.stateplay.sampler import CheckoutSampler, require_equal
 from stateplay_rl.worlds.stateplay.symbols import REFERENCE_COMMIT
+from stateplay_rl.worlds.stateplay.text import CheckoutText
 from stateplay_rl.worlds.stateplay.world import CheckoutWorld
 
 CHECKED_GRIDS = ((30, 5.0), (4, 5.0))
 """Sampling grids (steps, shift) on which the checkout's scheduler must agree with ours."""
 
 GRID_TOLERANCE = 1e-6
+CHECKED_PROMPT = "NPC: Active_Behavior(Walk Left), Strategy(Passive Guarding)"
 
 
 def load_checkout_world(config: WorldConfig, spec: WorldSpec, device: torch.device) -> CheckoutWorld:
     """Open the checkout, say where it differs from the expectation, build and fill its networks.
 
     Raises:
-        InputError: a part is missing, keys do not fit, or its sampling grid is another one.
+        InputError: a part is missing, keys do not fit, its sampling grid is another one, or the sampler that the
+            world file names samples something else.
         CorruptionError: a file is not readable.
     """
     checkout = open_checkout(config)
@@ -39,16 +43,25 @@ def load_checkout_world(config: WorldConfig, spec: WorldSpec, device: torch.devi
     _check_scheduler(checkout, config)
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
     networks = load_networks(checkout, config, dtype, device)
-    return CheckoutWorld(
+    record = checkout.record
+    world = CheckoutWorld(
         spec,
         networks,
         checkout_hashes(checkout, config),
-        {"backend": "stateplay", "checkout": checkout.record},
+        {"backend": "stateplay", "checkout": record},
         device=device,
         compute_dtype=dtype,
         gradient_checkpointing=config.gradient_checkpointing,
         model_fn_kwargs=config.checkout_options.model_fn_kwargs,
     )
+    if "sampler" in checkout.symbols.found:
+        where = checkout.symbols.found["sampler"].where
+        kwargs = config.checkout_options.model_fn_kwargs
+        sampler = CheckoutSampler(checkout.part("sampler"), where, networks.dit, networks.model_fn, kwargs, dtype)
+        text_BLD = CheckoutText(networks.text_encoder, networks.text_tokenizer).encode([CHECKED_PROMPT])
+        record["sampler"] = require_equal(world, sampler, text_BLD.to(device))
+        world.own_sampler = sampler
+    return world
 
 
 def differences(checkout: Checkout) -> list[str]:

@@ -52,6 +52,8 @@ EXPECTED: Mapping[str, Expected] = {
     "transition_tokenizer": Expected(
         "diffsynth.models.transition_tokenizer", "TransitionTokenizer", (), False, "TransitionTokenizer"
     ),
+    # Its place and name are not known: only the world file names it.
+    "sampler": Expected("", "", ("dit", "latents", "first_frame_latents", "context", "keyboard_action"), False),
 }
 METHODS: Mapping[str, tuple[str, ...]] = {"vae": ("encode", "decode"), "scheduler": ("set_timesteps",)}
 
@@ -116,23 +118,29 @@ def map_symbols(root: Path, overrides: Mapping[str, str]) -> SymbolMap:
     found: dict[str, Definition] = {}
     differences: list[str] = []
     for part, expected in EXPECTED.items():
+        if not expected.name and part not in overrides:
+            continue
         definition, note = _find(part, expected, overrides.get(part), definitions)
         if note:
             differences.append(note)
         if definition is not None:
             found[part] = definition
             differences += _signature(part, expected, definition)
-    missing = [part for part, expected in EXPECTED.items() if expected.required and part not in found]
+    if "sampler" not in overrides:
+        differences += _possible_samplers(definitions, found.get("model_fn"))
+    # A part that the world file names must be there, needed or not: nothing stands in for it unasked.
+    missing = [part for part, e in EXPECTED.items() if (e.required or part in overrides) and part not in found]
     if missing:
         raise InputError(
             f"checkout {root}: {'; '.join(differences)}",
             "name where they are: checkout_options: {symbols: {" + f"{missing[0]}: module:name" + "}}",
         )
-    if found["model_fn"].name in EXPLICIT_NAMES:
-        raise InputError(
-            f"{found['model_fn'].where} is the explicit-state model's entry point",
-            "an implicit checkpoint goes through model_fn_stateplay_latent only",
-        )
+    for part in ("model_fn", "sampler"):
+        if part in found and found[part].name in EXPLICIT_NAMES:
+            raise InputError(
+                f"{found[part].where} is the explicit-state model's entry point",
+                "an implicit checkpoint goes through model_fn_stateplay_latent only",
+            )
     return SymbolMap(found, tuple(differences))
 
 
@@ -168,6 +176,17 @@ def _find(
     if elsewhere:
         return None, f"{part}: {name} is defined {len(elsewhere)} times: {', '.join(d.where for d in elsewhere)}"
     return None, f"{part}: {module}:{name} is not there"
+
+
+def _possible_samplers(definitions: list[Definition], model_fn: Definition | None) -> Iterator[str]:
+    """Functions that look like a sampler of the implicit model; named, never taken unasked."""
+    for definition in definitions:
+        takes = {"latents", "keyboard_action"} <= set(definition.parameters)
+        if takes and "sampl" in definition.name.lower() and definition != model_fn:
+            yield (
+                f"sampler: {definition.where} looks like one and is not used; to use it: symbols: "
+                f"{{sampler: {definition.module}:{definition.name}}}"
+            )
 
 
 def _signature(part: str, expected: Expected, found: Definition) -> Iterator[str]:

@@ -20,6 +20,7 @@ from stateplay_rl.errors import InputError, UsageError
 from stateplay_rl.worlds.base import (
     ConditionBatch,
     ConditionInputs,
+    OwnSampler,
     ParameterGroup,
     ParameterMode,
     Policies,
@@ -77,6 +78,7 @@ class CheckoutWorld:
         self.sha256 = hashes.world_sha256
         self.encoder_sha256 = hashes.encoder_sha256
         self.facts: Mapping[str, Any] = facts
+        self.own_sampler: OwnSampler | None = None
         self.device = device
         self.compute_dtype = compute_dtype
         self.dit = networks.dit.eval().requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 
 from stateplay_rl.checks.audit.expected import TRANSFORMER
+from stateplay_rl.checks.audit.record import AUDIT_KEYS
 from stateplay_rl.checks.audit.trainable import require_trainable_audit
 from stateplay_rl.config.audit import AuditConfig
 from stateplay_rl.errors import CheckError, CorruptionError, InputError, UnsealedError
 from stateplay_rl.stages.audit_ckpt import AuditMode, run
+from stateplay_rl.stores import layout
+from stateplay_rl.stores.atomic import sha256_file
 from stateplay_rl.worlds.world_files import resolve_world
 from tests.checks.audit.audit_world import FILES, Arrays
 
@@ -71,6 +75,35 @@ def test_an_edited_audit_is_corrupt(audited: tuple[Path, str]) -> None:
     file.write_text(file.read_text().replace('"passed"', '"failed"'))
     with pytest.raises(CorruptionError):
         require_trainable_audit(folder, resolve_world(world), world)
+
+
+def without(folder: Path, key: str) -> None:
+    """Make a sealed audit what an sprl that did not know `key` would have written."""
+    file, manifest = folder / layout.AUDIT, folder / layout.MANIFEST
+    audit = json.loads(file.read_text())
+    del audit[key]
+    file.write_text(json.dumps(audit))
+    record = json.loads(manifest.read_text())
+    record["files"][layout.AUDIT] = {"size": file.stat().st_size, "sha256": sha256_file(file)}
+    record["versions"]["sprl"] = "0.0.9"
+    manifest.write_text(json.dumps(record))
+
+
+def test_an_audit_of_an_older_sprl_is_old_and_not_damaged(audited: tuple[Path, str]) -> None:
+    folder, world = audited
+    without(folder, "settings_sha256")
+    with pytest.raises(CheckError, match=r"is old: sprl 0\.0\.9 did not record settings_sha256") as old:
+        require_trainable_audit(folder, resolve_world(world), world)
+    assert old.value.hint == f"run `sprl audit-ckpt --world {world} --overwrite`"
+    with pytest.raises(CheckError, match="is old"):
+        run(AuditConfig(world=world), folder, AuditMode(resume=True))
+    assert run(AuditConfig(world=world), folder, AuditMode(overwrite=True)).verdict == "passed"
+    assert require_trainable_audit(folder, resolve_world(world), world)["verdict"] == "passed"
+
+
+def test_what_this_version_writes_is_what_it_reads_back(audited: tuple[Path, str]) -> None:
+    folder, _ = audited
+    assert set(json.loads((folder / layout.AUDIT).read_text())) == set(AUDIT_KEYS)
 
 
 def test_partial_failed_and_initialised_audits_are_refused(write_world: Callable[..., Path], tmp_path: Path) -> None:

@@ -12,9 +12,16 @@ import yaml
 from safetensors.torch import save_file
 from torch import nn
 
+import stateplay_rl
 from stateplay_rl.worlds.stateplay.checkout import facts_of, import_module
 
 STANDIN = Path(__file__).with_name("standin")
+DOCUMENTED = Path(__file__).with_name("documented") / "latent_state.py"
+ARENA_CHECKPOINT = Path(stateplay_rl.__file__).parent / "arena" / "weights" / "latent_world.safetensors"
+ARENA_SIZES = {
+    "dim": 120, "num_heads": 5, "num_layers": 5, "ffn_dim": 360, "freq_dim": 64, "text_dim": 32,
+    "state_dim": 64, "coupling_dim": 64,
+}  # fmt: skip
 SIZES = {"dim": 48, "num_heads": 2, "num_layers": 2, "ffn_dim": 64, "freq_dim": 32, "text_dim": 32}
 MODEL_KWARGS = {**SIZES, "in_dim": 16, "out_dim": 16, "eps": 1e-6, "num_buttons": 11, "patch_size": [1, 2, 2]}
 WAN_ONLY = {"has_image_input": False, "seperated_timestep": True}
@@ -89,6 +96,17 @@ def write_checkout_world(
     }
     (folder / "world.yaml").write_text(yaml.safe_dump(world))
     return folder / "world.yaml"
+
+
+def write_documented_world(folder: Path, **changes: Any) -> Path:
+    """The stand-in with the latent modules of docs/latent-modules.md, on arena's own transformer weights."""
+    world = write_checkout_world(folder)
+    shutil.copy(DOCUMENTED, folder / "checkout" / "diffsynth" / "models" / "latent_state.py")
+    lines = yaml.safe_load(world.read_text())
+    lines["checkout_options"]["model_kwargs"] = ARENA_SIZES
+    lines["files"]["checkpoint"] = str(ARENA_CHECKPOINT)
+    world.write_text(yaml.safe_dump({**lines, **changes}))
+    return world
 
 
 def save(path: Path, tensors: dict[str, nn.Parameter]) -> None:

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from diffsynth.models.latent_state import PREDICTOR
 from diffsynth.models.stateplay_dit import sinusoid
 
 
@@ -24,7 +25,7 @@ def model_fn_stateplay_latent(
     f, h, w = x.shape[2:]
     x = x.flatten(2).transpose(1, 2)
     binned = F.adaptive_max_pool1d(keyboard_action.transpose(1, 2), f).transpose(1, 2)
-    low, state = dit.latent_state_rollout(x[:, : h * w], binned)
+    low, state = dit.latent_state_rollout(x[:, : h * w], (h, w), binned)
     times = torch.cat([torch.zeros(h * w), torch.ones((f - 1) * h * w)]).to(latents) * timestep
     t = dit.time_embedding(sinusoid(dit.freq_dim, times))[None]
     t_mod = dit.time_projection(t).unflatten(2, (6, -1))
@@ -50,6 +51,6 @@ def model_fn_stateplay_latent(
         "pred_video": video,
         "G_seq_low": low,
         "G_seq": state,
-        "transition_logits": dit.latent_state_predictor(low, binned),
+        "transition_logits": getattr(dit, PREDICTOR)(low, binned),
         "action_binned": binned,
     }
