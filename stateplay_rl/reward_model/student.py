@@ -17,6 +17,7 @@ from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import lora
 from stateplay_rl.reward_model.base_model import ARENA, BaseModel, load_base
 from stateplay_rl.reward_model.delta_rule import RuleName
+from stateplay_rl.reward_model.fused import FusedName
 from stateplay_rl.reward_model.inputs import GroupReader, Length, refuse_too_long
 from stateplay_rl.reward_model.learning import (
     AttentionName,
@@ -31,7 +32,7 @@ from stateplay_rl.reward_model.reading import Reading, StudentAnswer, read_score
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
 
-STUDENT_VERSION = 1
+STUDENT_VERSION = 2
 """Raised whenever the same files would give other scores."""
 
 
@@ -45,7 +46,7 @@ class StudentFacts:
         protocol: settings of what is shown.
         protocol_sha256: its hash, prompt and example pictures included.
         reading: how scores are read.
-        precision, delta_rule, attention: how it was computed when the gate was passed.
+        precision, delta_rule, fused, attention: how it was computed when the gate was passed.
         max_length: longest group in tokens.
     """
 
@@ -56,6 +57,7 @@ class StudentFacts:
     reading: Reading
     precision: Precision
     delta_rule: RuleName
+    fused: FusedName
     attention: AttentionName
     max_length: int
 
@@ -125,7 +127,7 @@ class Student:
             CheckError: the base's files are not those that the student was trained on.
         """
         named = facts.base_folder(folder) if base is None else base
-        loaded = load_base(named, device=device, precision=facts.precision, rule=facts.delta_rule)
+        loaded = load_base(named, device=device, precision=facts.precision, rule=facts.delta_rule, fused=facts.fused)
         if loaded.sha256 != facts.base_sha256:
             raise CheckError(
                 f"the base in {loaded.folder} ({loaded.sha256[:12]}) is not the one that the student of {folder} was "
@@ -133,7 +135,7 @@ class Student:
                 "give that base, or train the student again: sprl train-rm",
             )
         model = lora.load_adapter(loaded.model, folder / layout.ADAPTER_FOLDER)
-        save_memory(model)
+        save_memory(model, fused=loaded.fused)
         return cls(loaded, model, GroupReader(loaded), facts.precision, facts.attention)
 
     @torch.no_grad()

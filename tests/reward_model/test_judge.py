@@ -49,6 +49,7 @@ def seal(out: Path, model: Path, **changes: object) -> Path:
         reading="greedy",
         precision="float32",
         delta_rule="auto",
+        fused="auto",
         attention="default",
         max_length=65536,
     )

@@ -35,6 +35,7 @@ def facts_of(setting: Setting, examples: Examples, base: BaseModel, reading: Rea
         reading=reading,
         precision=setting.precision,
         delta_rule=rule,
+        fused=compute.fused,
         attention=compute.attention,
         max_length=setting.config.max_length,
     )
