@@ -40,7 +40,8 @@ class InPieces:
         trained = [parameter for parameter in self.parameters if parameter.requires_grad]
         # A trained parameter beside the inputs, so that it has a node of the graph even where these need no gradient.
         kept: Tensor = _Keep.apply(len(inputs), *inputs, *trained[:1])  # type: ignore[no-untyped-call]
-        found: Tensor = _Recomputed.apply(self, kept.grad_fn, len(inputs), *inputs, *trained)  # type: ignore[no-untyped-call]
+        # In a list, or it would count as an input. The tensor, not its node alone: torch 2.11 frees that with it.
+        found: Tensor = _Recomputed.apply(self, [kept], len(inputs), *inputs, *trained)  # type: ignore[no-untyped-call]
         return found
 
     def cut(self, inputs: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
@@ -63,7 +64,7 @@ class _Keep(torch.autograd.Function):
 
 class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pieces: InPieces, kept: Any, count: int, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, pieces: InPieces, kept: list[Tensor], count: int, *tensors: Tensor) -> Tensor:
         ctx.pieces, ctx.kept, ctx.trained = pieces, kept, tensors[count:]
         ctx.needed = [x.requires_grad for x in tensors[:count]]
         ctx.state = _State.now(tensors[0].device)
@@ -76,7 +77,7 @@ class _Recomputed(torch.autograd.Function):
         sums: list[Tensor] | None = None
         d_outs = torch.split(gradients[0], pieces.rows, dim=pieces.dim)
         with ctx.state.restored(), torch.enable_grad():
-            for piece, d_out in zip(pieces.cut(ctx.kept.saved_tensors), d_outs, strict=True):
+            for piece, d_out in zip(pieces.cut(ctx.kept[0].grad_fn.saved_tensors), d_outs, strict=True):
                 there = [x.detach().requires_grad_(needed) for x, needed in zip(piece, ctx.needed, strict=True)]
                 wanted = [x for x in there if x.requires_grad]
                 found = torch.autograd.grad(pieces.whole(*there), [*wanted, *ctx.trained], d_out)
