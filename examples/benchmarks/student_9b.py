@@ -37,9 +37,9 @@ from stateplay_rl.reward_model.chat import ChatFormat
 from stateplay_rl.reward_model.fused import FusedName, resolve_fused
 from stateplay_rl.reward_model.language import Decoder, embed
 from stateplay_rl.reward_model.learning import (
+    PIECE_TOKENS,
     GroupInput,
     Precision,
-    attention_kernels,
     group_loss,
     half_precision,
     offloaded,
@@ -185,10 +185,15 @@ def score_once(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerFo
     lap()
     marks = [*form.before[1:], (*form.end, form.end_of_turn)]
     for score, mark in zip(SCORES, marks, strict=True):
-        for token in form.score_tokens(score):
-            decoder.add([token]).argmax(-1).tolist()
-        decoder.state()
-        decoder.add(mark).argmax(-1).tolist()
+        first, *rest = form.score_tokens(score)
+        decoder.add([first]).argmax(-1).tolist()
+        state = decoder.state()
+        decoder.add([*rest[:1], *mark]).argmax(-1).tolist()
+        if len(rest) == 2:
+            # After `10` the mark was proposed in vain.
+            decoder.back_to(state)
+            decoder.add(rest[:1]).argmax(-1).tolist()
+            decoder.add([*rest[1:], *mark]).argmax(-1).tolist()
     lap()
     names = ("embedding", "prefill", "answer")
     return {name: round(laps[i + 1] - laps[i], 4) for i, name in enumerate(names)}
@@ -224,8 +229,6 @@ def train_steps(bench: Bench, group: GroupInput, steps: int) -> None:
                 "profiled_step",
                 lambda o=offload: parts.profile(bench.device, lambda: training_step(bench, group, optimizer, o)),
             )
-            with attention_kernels(bench.device, "cudnn"):
-                bench.timed(f"step_{name}_cudnn", lambda o=offload: training_step(bench, group, optimizer, o))
             return
         gc.collect()
         if bench.device.type == "cuda":
@@ -257,12 +260,12 @@ def compare_gradients(bench: Bench, group: GroupInput, precision: Precision) -> 
     fast = gradients()
     reference = inspect.unwrap(installed.library)
     modeling.torch_chunk_gated_delta_rule = reference
-    save_memory(bench.model, fused=False)
+    save(bench, False)
     try:
         slow = gradients()
     finally:
         modeling.torch_chunk_gated_delta_rule = installed
-        save_memory(bench.model, fused=bench.fused)
+        save(bench, bench.fused)
     flat_fast = torch.cat([g.flatten() for g in fast.values()])
     flat_slow = torch.cat([slow[n].flatten() for n in fast])
     cosine = torch.nn.functional.cosine_similarity(flat_fast, flat_slow, dim=0)
@@ -287,6 +290,11 @@ def park(bench: Bench) -> None:
         parameter.data = parameter.data.to(bench.device, non_blocking=True)
 
 
+def save(bench: Bench, fused: bool) -> None:
+    """`save_memory`, with pieces also on small sizes."""
+    save_memory(bench.model, 500 if bench.tiny else PIECE_TOKENS, fused=fused)
+
+
 def set_up(bench: Bench, rule: delta_rule.RuleName, fused: FusedName) -> tuple[GroupPayload, ChatFormat]:
     """Model with its adapter, request, tokenizer."""
     with ThreadPoolExecutor(1) as beside:
@@ -301,7 +309,7 @@ def set_up(bench: Bench, rule: delta_rule.RuleName, fused: FusedName) -> tuple[G
     bench.results["lora_targets"] = targets.counts
     bench.model = lora.attach(model, targets, rank=16, alpha=32, dropout=0.05, seed=0)
     bench.results["lora_parameters"] = sum(p.numel() for p in lora.trained_parameters(bench.model).values())
-    save_memory(bench.model, fused=bench.fused)
+    save(bench, bench.fused)
     return payload, ChatFormat(tokenizer, int(model.config.image_token_id))
 
 
@@ -320,7 +328,7 @@ def read_group(bench: Bench, payload: GroupPayload, chat: ChatFormat, form: Answ
         "answer": len(answer),
     }
     print(bench.results["tokens"], flush=True)
-    features = VisionFeatures(bench.model.get_base_model(), pictures, "0" * 64)
+    features = VisionFeatures(bench.model.get_base_model(), pictures, "0" * 64, fused=bench.fused)
     features(payload.images[:8])
     bench.timed("read_16_pictures_one_thread", lambda: [pictures.pixels(i.jpeg) for i in payload.images[:16]])
     seen = bench.timed("vision_with_reading", lambda: features(payload.images))
@@ -339,7 +347,7 @@ def check_kernels(bench: Bench, dtype: torch.dtype) -> None:
         bench.results["delta_rule"] = delta_rule.DeltaRule("chunked", bench.device).install().name
     if found is not None and "error" in found.get("fused", {}):
         bench.results["fused"] = bench.fused = False
-        save_memory(bench.model, fused=False)
+        save(bench, False)
 
 
 def right_rules(bench: Bench) -> list[str]:
@@ -380,21 +388,23 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> None:
     payload, chat = set_up(bench, arguments.delta_rule, arguments.fused)
     form = AnswerForm.of(chat, payload.labels)
     group = read_group(bench, payload, chat, form)
+    checked = arguments.only != "seconds"
     check_kernels(bench, torch.bfloat16)
-    time_parts(bench, len(group.ids))
+    if checked:
+        time_parts(bench, len(group.ids))
     if arguments.only != "training":
-        time_scoring(bench, chat, group, form)
-    if arguments.only != "scoring":
-        prepare_for_training(bench.model, checkpointing=True)
-        precision: Precision = "float32" if bench.tiny else "bfloat16"
-        # On a part of the prompt, so it loads the kernels as well.
-        bench.results["gradients"] = bench.timed(
-            "compare_gradients", lambda: compare_gradients(bench, group, precision)
-        )
-        train_steps(bench, group, arguments.steps)
+        time_scoring(bench, chat, group, form, profiled=checked)
     if arguments.only == "scoring":
         bench.timed("park_and_return", lambda: park(bench))
-    if arguments.only != "scoring":
+        return
+    prepare_for_training(bench.model, checkpointing=True)
+    if checked:
+        # On a part of the prompt, so it loads the kernels as well.
+        bench.results["gradients"] = bench.timed(
+            "compare_gradients", lambda: compare_gradients(bench, group, "float32" if bench.tiny else "bfloat16")
+        )
+    train_steps(bench, group, arguments.steps)
+    if checked:
         check_kernels(bench, torch.float32)
         bench.timed("to_float32", lambda: bench.model.float())
         # bfloat16 rounds differently on two paths through 32 layers; float32 shows whether they mean the same.
@@ -403,7 +413,7 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> None:
         )
 
 
-def time_scoring(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm) -> None:
+def time_scoring(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm, *, profiled: bool) -> None:
     """Prefill and scores twice: the first pass pays for loading kernels."""
     prepare_for_scoring(bench.model)
 
@@ -413,10 +423,8 @@ def time_scoring(bench: Bench, chat: ChatFormat, group: GroupInput, form: Answer
 
     bench.timed("score_first", score)
     bench.results["score_parts"] = bench.timed("score", score)
-    bench.results["score_profile"] = bench.timed("profiled_score", lambda: parts.profile(bench.device, score))
-    with attention_kernels(bench.device, "cudnn"):
-        bench.timed("score_first_cudnn", score)
-        bench.results["score_parts_cudnn"] = bench.timed("score_cudnn", score)
+    if profiled:
+        bench.results["score_profile"] = bench.timed("profiled_score", lambda: parts.profile(bench.device, score))
 
 
 def show(results: dict[str, Any]) -> None:
@@ -440,7 +448,12 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small sizes, for a test on a CPU")
     parser.add_argument("--cap-gib", type=float, default=44.0, help="cap of this process's GPU memory")
     parser.add_argument("--steps", type=int, default=2, help="LoRA steps")
-    parser.add_argument("--only", choices=("all", "scoring", "training"), default="all")
+    parser.add_argument(
+        "--only",
+        choices=("all", "scoring", "training", "seconds"),
+        default="all",
+        help="seconds: scoring and step alone, without parts and gradients",
+    )
     parser.add_argument("--delta-rule", choices=("auto", "chunked", "triton"), default="auto")
     parser.add_argument("--fused", choices=("auto", "triton", "torch"), default="auto")
     parser.add_argument("--max-seconds", type=float, default=600.0, help="later figures are skipped when it is over")

@@ -37,18 +37,17 @@ def unit_rows(
 
 
 @triton.jit(do_not_specialize=["length", "chunks"])
-def solve(
-    key, v, g, beta, u, w, t, cumulative, length, stride_b, stride_t, heads, key_heads, chunks,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+def systems(
+    key, g, beta, t, cumulative, length, heads, key_heads, chunks,
+    K: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """T by forward substitution, U and W, and the cumulative decay of a chunk."""
+    """-N of a chunk (zero from the diagonal up) and its cumulative decay."""
     n, m = tl.program_id(0), tl.program_id(1).to(tl.int64)
     batch, head = m // heads, m % heads
     key_row = (batch * key_heads + head // (heads // key_heads)) * chunks + n
-    i, k, j = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
+    i, k = tl.arange(0, C), tl.arange(0, K)
     token = n * C + i
-    inside = token < length
-    gate = (batch * length + token) * heads + head
+    gate, inside = (batch * length + token) * heads + head, token < length
     c_C = tl.cumsum(tl.load(g + gate, mask=inside, other=0.0), 0)
     b_C = tl.load(beta + gate, mask=inside, other=0.0).to(tl.float32)
     key_CK = tl.load(key + key_row * C * K + i[:, None] * K + k[None, :])
@@ -56,18 +55,63 @@ def solve(
     # Masked before exp: above the diagonal it would overflow.
     decay_CC = tl.exp(tl.where(below, c_C[:, None] - c_C[None, :], 0.0))
     product_CC = tl.dot(key_CK, tl.trans(key_CK), input_precision=PRECISION)
-    t_CC = tl.where(below, -b_C[:, None] * product_CC * decay_CC, 0.0)
-    for row in range(1, C):
-        row_C = tl.sum(tl.where(i[:, None] == row, t_CC, 0.0), 0)
-        # Rows above are done; those below meet zeros of this row.
-        row_C += tl.sum(row_C[:, None] * t_CC, 0)
-        t_CC = tl.where(i[:, None] == row, row_C[None, :], t_CC)
-    t_CC = tl.where(i[:, None] == i[None, :], 1.0, t_CC)
     chunk = m * chunks + n
     tl.store(cumulative + chunk * C + i, c_C)
-    tl.store(t + chunk * C * C + i[:, None] * C + i[None, :], t_CC)
-    write_CK = key_CK * (b_C * tl.exp(c_C))[:, None]
-    w_CK = tl.dot(t_CC, write_CK, input_precision=PRECISION)
+    place = t + chunk * C * C + i[:, None] * C + i[None, :]
+    tl.store(place, tl.where(below, -b_C[:, None] * product_CC * decay_CC, 0.0))
+
+
+@triton.jit
+def invert(t, C: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr):
+    """T = (1 + N)^-1 in place of -N, in blocks of 16: those on the diagonal by forward substitution, then the rest.
+
+    Below the diagonal T_ab = T_aa sum over b <= c < a of (-N)_ac T_cb: columns of blocks from left to right, each
+    downwards. Finished blocks are written and read again, by the same program.
+    """
+    base = t + tl.program_id(0).to(tl.int64) * C * C
+    i, part = tl.arange(0, 16), tl.arange(0, PARTS)
+    corner = base + part[:, None, None] * 16 * (C + 1) + i[None, :, None] * C + i[None, None, :]
+    x_P16 = tl.load(corner)
+    for row in range(1, 16):
+        row_P1 = tl.sum(tl.where(i[None, :, None] == row, x_P16, 0.0), 1)
+        # Rows above are done; those below meet zeros of this row.
+        row_P1 += tl.sum(row_P1[:, :, None] * x_P16, 1)
+        x_P16 = tl.where(i[None, :, None] == row, row_P1[:, None, :], x_P16)
+    x_P16 = tl.where(i[None, :, None] == i[None, None, :], 1.0, x_P16)
+    tl.store(corner, x_P16)
+    tl.debug_barrier()
+    block = i[:, None] * C + i[None, :]
+    for column in tl.static_range(PARTS - 1):
+        for down in tl.static_range(column + 1, PARTS):
+            total = tl.zeros([16, 16], tl.float32)
+            for across in tl.static_range(column, down):
+                left = tl.load(base + down * 16 * C + across * 16 + block)
+                right = tl.load(base + across * 16 * C + column * 16 + block)
+                total += tl.dot(left, right, input_precision=PRECISION)
+            corner_16 = tl.load(base + down * 16 * (C + 1) + block)
+            total = tl.dot(corner_16, total, input_precision=PRECISION)
+            tl.debug_barrier()
+            tl.store(base + down * 16 * C + column * 16 + block, total)
+            tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["length", "chunks"])
+def solved(
+    key, v, beta, t, cumulative, u, w, length, stride_b, stride_t, heads, key_heads, chunks,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """U and W of a chunk."""
+    n, m = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    batch, head, chunk = m // heads, m % heads, m * chunks + n
+    key_row = (batch * key_heads + head // (heads // key_heads)) * chunks + n
+    i, k, j = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
+    token = n * C + i
+    inside = token < length
+    b_C = tl.load(beta + (batch * length + token) * heads + head, mask=inside, other=0.0).to(tl.float32)
+    t_CC = tl.load(t + chunk * C * C + i[:, None] * C + i[None, :])
+    write_C = b_C * tl.exp(tl.load(cumulative + chunk * C + i))
+    key_CK = tl.load(key + key_row * C * K + i[:, None] * K + k[None, :])
+    w_CK = tl.dot(t_CC, key_CK * write_C[:, None], input_precision=PRECISION)
     tl.store(w + chunk * C * K + i[:, None] * K + k[None, :], w_CK)
     value = v + batch * stride_b + token[:, None] * stride_t + head * V + j[None, :]
     v_CV = tl.load(value, mask=inside[:, None], other=0.0).to(tl.float32)

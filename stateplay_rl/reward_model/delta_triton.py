@@ -131,8 +131,16 @@ def _prepare(
     u, w = sizes.kept(value, sizes.chunk, sizes.v), sizes.kept(value, sizes.chunk, sizes.k)
     t, cumulative = sizes.kept(value, sizes.chunk, sizes.chunk), sizes.kept(value, sizes.chunk)
     common = (sizes.heads, sizes.key_heads, sizes.chunks, sizes.k, sizes.v, sizes.chunk)
-    kernels.solve[(sizes.chunks, sizes.rows)](
-        units[1], value, g, beta, u, w, t, cumulative, sizes.length, value.stride(0), value.stride(1), *common,
+    kernels.systems[(sizes.chunks, sizes.rows)](
+        units[1], g, beta, t, cumulative, sizes.length, sizes.heads, sizes.key_heads, sizes.chunks,
+        K=sizes.k, C=sizes.chunk, PRECISION=sizes.precision,
+    )  # fmt: skip
+    # One warp, and always as exact as float32: this is the little work that all the rest is multiplied with.
+    kernels.invert[(sizes.rows * sizes.chunks,)](
+        t, C=sizes.chunk, PARTS=sizes.chunk // 16, PRECISION="tf32x3", num_warps=1
+    )
+    kernels.solved[(sizes.chunks, sizes.rows)](
+        units[1], value, beta, t, cumulative, u, w, sizes.length, value.stride(0), value.stride(1), *common,
         PRECISION=sizes.precision,
     )  # fmt: skip
     states, written, end = sizes.kept(value, sizes.k, sizes.v), torch.empty_like(u), torch.empty_like(start)

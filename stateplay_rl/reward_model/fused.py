@@ -173,6 +173,23 @@ def convolution(x: Tensor, weight: Tensor) -> Tensor:
     return found
 
 
+def rotate_(mixed_NPX: Tensor, rotation: tuple[Tensor, Tensor], heads: int) -> None:
+    """Rotary positions of a vision block's queries and keys, in place; no gradient.
+
+    Args:
+        mixed_NPX: queries, keys and values [N, P, 3 * heads * width], dense.
+        rotation: float32 cosine and sine [P, width].
+    """
+    from stateplay_rl.reward_model import fused_kernels as kernels
+
+    pictures, patches, wide = mixed_NPX.shape
+    half = wide // (6 * heads)
+    kernels.rotate[(pictures * patches, 2)](
+        mixed_NPX, *(x.float().contiguous() for x in rotation), patches, wide, heads,
+        HALF=half, WIDE=_power(half), HEADS=_power(heads), num_warps=2,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class FusedNorm:
     """Forward of `Qwen3_5RMSNorm`."""

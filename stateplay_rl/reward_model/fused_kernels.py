@@ -137,3 +137,20 @@ def convolution_backward(
     inside = (token[:, None] < length) & (channel[None, :] < channels)
     place = start + token[:, None] * channels + channel[None, :]
     tl.store(dx + place, total.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["patches"])
+def rotate(x, cosine, sine, patches, stride, heads, HALF: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr):
+    """Rotary positions of queries and keys in place: x [rows, 3 * heads * 2 * HALF], a row of the tables a patch."""
+    row, h, d = tl.program_id(0).to(tl.int64), tl.arange(0, HEADS), tl.arange(0, WIDE)
+    inside = (h[:, None] < heads) & (d[None, :] < HALF)
+    table = (row % patches) * 2 * HALF + d
+    start = row * stride + tl.program_id(1) * heads * 2 * HALF
+    place = x + start + h[:, None] * 2 * HALF + d[None, :]
+    first = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(place + HALF, mask=inside, other=0.0).to(tl.float32)
+    c, s = tl.load(cosine + table, mask=d < HALF, other=0.0), tl.load(sine + table, mask=d < HALF, other=0.0)
+    c2 = tl.load(cosine + table + HALF, mask=d < HALF, other=0.0)
+    s2 = tl.load(sine + table + HALF, mask=d < HALF, other=0.0)
+    tl.store(place, (first * c[None, :] - second * s[None, :]).to(x.dtype.element_ty), mask=inside)
+    tl.store(place + HALF, (second * c2[None, :] + first * s2[None, :]).to(x.dtype.element_ty), mask=inside)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -138,6 +138,7 @@ class _AddedInPlace:
 
     module: Any
     whole: Callable[..., Tensor]
+    _cast: dict[torch.dtype, tuple[tuple[int, int], Tensor, Tensor]] = field(default_factory=dict)
 
     def __call__(self, x: Tensor) -> Tensor:
         module = self.module
@@ -146,10 +147,24 @@ class _AddedInPlace:
         (name,) = module.active_adapters
         flat = x.flatten(0, -2)
         out: Tensor = module.base_layer(flat)
-        low = module.lora_A[name](module.lora_dropout[name](flat))
+        down, up = self._weights(name, out.dtype)
+        low = F.linear(module.lora_dropout[name](flat), down)
         # Autocast does not reach operations in place.
-        out.addmm_(low.to(out.dtype), module.lora_B[name].weight.mT.to(out.dtype), alpha=module.scaling[name])
+        out.addmm_(low.to(out.dtype), up, alpha=module.scaling[name])
         return out.reshape(*x.shape[:-1], out.shape[-1])
+
+    def _weights(self, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """A, and B transposed, in the dtype of the product.
+
+        Without gradient the casts are kept: when a single token is read they cost more than the products.
+        """
+        down, up = self.module.lora_A[name].weight, self.module.lora_B[name].weight
+        if torch.is_grad_enabled():
+            return down, up.mT.to(dtype)
+        versions = (down._version, up._version)
+        if dtype not in self._cast or self._cast[dtype][0] != versions:
+            self._cast[dtype] = (versions, down.to(dtype), up.mT.to(dtype))
+        return self._cast[dtype][1:]
 
 
 def _own(module: nn.Module) -> Any:

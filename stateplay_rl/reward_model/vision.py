@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stateplay_rl.errors import CorruptionError
+from stateplay_rl.reward_model.fused import rotate_
 from stateplay_rl.reward_model.payload import ImagePart
 from stateplay_rl.reward_model.pictures import Grid, PictureReader
 from stateplay_rl.stores import atomic
@@ -59,13 +60,14 @@ def tower_geometry(tower: Any, grid: Grid) -> Geometry:
     return Geometry(embeddings_PD, tower.rotary_pos_emb(tower.pos_embed.weight, places))
 
 
-def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry) -> Tensor:
+def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry, *, fused: bool = False) -> Tensor:
     """The class's own forward for N pictures of one size, attention batched instead of one call a picture.
 
     Args:
         tower: `Qwen3_5VisionModel`.
         patches_NPD: patches in the tower's dtype.
         geometry: of the size that all N share.
+        fused: rotary positions by a Triton kernel, without gradient.
 
     Returns:
         [N, T, W].
@@ -78,9 +80,12 @@ def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry) -> Tenso
     hidden = F.linear(patches_NPD, embed.weight.flatten(1), embed.bias) + geometry.places.to(patches_NPD.dtype)
     for block in tower.blocks:
         attention = block.attn
-        mixed = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, -1))
-        q, k, v = mixed.unbind(2)
-        q, k = apply_rotary_pos_emb_vision(q, k, *geometry.rotation)
+        mixed = attention.qkv(block.norm1(hidden))
+        if fused:
+            rotate_(mixed, geometry.rotation, attention.num_heads)
+        q, k, v = mixed.unflatten(-1, (3, attention.num_heads, -1)).unbind(2)
+        if not fused:
+            q, k = apply_rotary_pos_emb_vision(q, k, *geometry.rotation)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         seen = F.scaled_dot_product_attention(q, k, v, scale=attention.scaling)
         hidden = hidden + attention.proj(seen.transpose(1, 2).flatten(2))
@@ -100,11 +105,20 @@ class VisionFeatures:
         pictures: how bytes become patches.
         identity: hash of the tower's weights and the reader's settings: another tower, another cache.
         cache: folder of cached features; None computes them every time.
+        fused: rotary positions by a Triton kernel.
     """
 
-    def __init__(self, model: Any, pictures: PictureReader, identity: str, cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        pictures: PictureReader,
+        identity: str,
+        cache: Path | None = None,
+        *,
+        fused: bool = False,
+    ) -> None:
         self._tower = model.model.visual
-        self._pictures = pictures
+        self._pictures, self._fused = pictures, fused
         self._geometries: dict[Grid, Geometry] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="pictures")
         self._cache = None if cache is None else cache / identity[:16]
@@ -140,7 +154,7 @@ class VisionFeatures:
         missing = PICTURES_PER_CALL - len(images)
         filled = F.pad(pixels_NCHW.to(weight.device), (0, 0, 0, 0, 0, 0, 0, missing))
         patches = self._pictures.patches(filled).to(weight.dtype)
-        features = tower_features(self._tower, patches, self._geometries[grid])
+        features = tower_features(self._tower, patches, self._geometries[grid], fused=self._fused)
         found = {image.sha256: features[i].clone() for i, image in enumerate(images)}
         for sha256, feature in found.items():
             self._write(sha256, feature)
