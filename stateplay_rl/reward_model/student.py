@@ -48,6 +48,7 @@ class StudentFacts:
         reading: how scores are read.
         precision, delta_rule, fused, attention: how it was computed when the gate was passed.
         max_length: longest group in tokens.
+        candidates: numbers of candidates of the groups that it learned from; of other groups it knows nothing.
     """
 
     base: str
@@ -60,6 +61,7 @@ class StudentFacts:
     fused: FusedName
     attention: AttentionName
     max_length: int
+    candidates: tuple[int, ...]
 
     def judge_protocol_sha256(self, adapter_sha256: str) -> str:
         """Hash of everything that decides the scores of the judge `student`."""
@@ -82,7 +84,7 @@ class StudentFacts:
             values: Mapping[str, Any] = json.loads(data)
             fields = {name: values[name] for name in cls.__dataclass_fields__}
             ProtocolConfig.model_validate(fields["protocol"])
-            return cls(**fields)
+            return cls(**{**fields, "candidates": tuple(int(n) for n in fields["candidates"])})
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{file} is damaged: {error!r}", "run sprl train-rm again") from error
 

@@ -38,6 +38,7 @@ def facts_of(setting: Setting, examples: Examples, base: BaseModel, reading: Rea
         fused=compute.fused,
         attention=compute.attention,
         max_length=setting.config.max_length,
+        candidates=tuple(sorted({len(item.raw_scores) for item in examples.of_split("train")})),
     )
 
 
