@@ -125,7 +125,7 @@ def _greedy(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> S
 def _proposal(form: AnswerForm, answer: Sequence[int], token: int, followers: dict[int, tuple[int, ...]]) -> list[int]:
     """The next token, with the fixed tokens that must follow it when it ends a score.
 
-    Two digits nearly always end one: only `100` has three.
+    A digit behind another one nearly always ends it, too: only `100` has three.
     """
     if not answer or answer[-1] not in form.digits:
         return [token]
@@ -135,7 +135,7 @@ def _proposal(form: AnswerForm, answer: Sequence[int], token: int, followers: di
         return [token]
     if token in followers and marks[done][0] == token:
         return list(marks[done])
-    if token in form.digits and (len(answer) == 1 or answer[-2] not in form.digits):
+    if token in form.digits:
         return [token, *marks[done]]
     return [token]
 
