@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -92,3 +93,22 @@ def test_two_scores_are_compared(tmp_path: Path) -> None:
     assert (inputs.scores / layout.SCORES).is_file()
     row = next(line for line in text.splitlines() if "same whole points" in line)
     assert row.split("│")[2].strip() == "1"
+
+
+def test_the_health_judge_looks_at_the_health_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores are the referee's health parts, clipped; where health never changes, the total."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "student"))
+    from health_judge import HealthJudge
+
+    from stateplay_rl.arena.judge import RefereeJudge
+
+    store, other = GroupStore(tmp_path), 0
+    for condition in conditions(4, 12):
+        group = write_group(store, condition)
+        ours, theirs = HealthJudge().score_group(group), RefereeJudge().score_group(group)
+        parts: Any = theirs.details["candidates"]
+        wanted = [c["score"] if c["hp"] is None else min(100.0, max(0.0, c["hp"])) for c in parts]
+        assert list(ours.scores) == pytest.approx(wanted)
+        other += ours.scores != theirs.scores
+    assert other
+    assert HealthJudge().protocol_sha256 != RefereeJudge().protocol_sha256
