@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,9 +58,10 @@ def test_the_recipe_shows_what_the_judge_sees(tmp_path: Path, monkeypatch: pytes
     reader = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 20})
     picture = payload.images[-1].jpeg
     assert reader.grid(picture) == GRID
-    pixels = (reader.patches(picture).reshape(GRID.rows * GRID.columns, 3, 2, 16, 16)[:, :, 0] + 1.0) * 127.5
+    patches = reader.patches(reader.pixels(picture)[None])[0]
+    pixels = (patches.reshape(GRID.rows * GRID.columns, 3, 2, 16, 16)[:, :, 0] + 1.0) * 127.5
     rows = pixels.reshape(2, 3, 2, 2, 3, 16, 16).permute(0, 2, 5, 1, 3, 6, 4).reshape(1, 64, 96, 3)
-    torch.testing.assert_close(patches_of(rows)[0], reader.patches(picture), rtol=0, atol=1e-5)
+    torch.testing.assert_close(patches_of(rows)[0], patches, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -78,7 +80,9 @@ def test_the_benchmark_runs_on_small_sizes(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert found["tokens"]["images"] == 1 + 3 + 5 * 4
     assert found["gradients"]["cosine"] > 0.9999
-    assert found["rule_check"]["chunked"]["gradient"] < 5e-2
+    assert found["kernels_float32"]["chunked"]["gradient"] < 1e-4
+    assert set(found["score_parts"]) == {"embedding", "prefill", "answer"}
+    assert found["step_profile"]["by_kind"]["products"] > 0
     assert not [name for name, row in found.items() if isinstance(row, dict) and "error" in row]
 
 
@@ -89,3 +93,22 @@ def test_two_scores_are_compared(tmp_path: Path) -> None:
     assert (inputs.scores / layout.SCORES).is_file()
     row = next(line for line in text.splitlines() if "same whole points" in line)
     assert row.split("│")[2].strip() == "1"
+
+
+def test_the_health_judge_looks_at_the_health_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores are the referee's health parts, clipped; where health never changes, the total."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "student"))
+    from health_judge import HealthJudge
+
+    from stateplay_rl.arena.judge import RefereeJudge
+
+    store, other = GroupStore(tmp_path), 0
+    for condition in conditions(4, 12):
+        group = write_group(store, condition)
+        ours, theirs = HealthJudge().score_group(group), RefereeJudge().score_group(group)
+        parts: Any = theirs.details["candidates"]
+        wanted = [c["score"] if c["hp"] is None else min(100.0, max(0.0, c["hp"])) for c in parts]
+        assert list(ours.scores) == pytest.approx(wanted)
+        other += ours.scores != theirs.scores
+    assert other
+    assert HealthJudge().protocol_sha256 != RefereeJudge().protocol_sha256

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import student_parts as parts
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -33,8 +34,10 @@ from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import delta_rule, lora
 from stateplay_rl.reward_model.answers import AnswerForm
 from stateplay_rl.reward_model.chat import ChatFormat
+from stateplay_rl.reward_model.fused import FusedName, resolve_fused
 from stateplay_rl.reward_model.language import Decoder, embed
 from stateplay_rl.reward_model.learning import (
+    PIECE_TOKENS,
     GroupInput,
     Precision,
     group_loss,
@@ -67,6 +70,7 @@ class Bench:
     tiny: bool
     deadline: float
     model: Any = None
+    fused: bool = False
     results: dict[str, Any] = field(default_factory=dict)
 
     def timed(self, name: str, work: Callable[[], Any], *, peak: bool = True) -> Any:
@@ -75,27 +79,23 @@ class Bench:
             self.results[name] = {"skipped": "no time left"}
             print(name, self.results[name], flush=True)
             return None
-        self.synchronise()
+        parts.synchronise(self.device)
         if self.device.type == "cuda" and peak:
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
         try:
             result = work()
-        except DEVICE_ERRORS as error:
+        except kernel_errors() as error:
             self.results[name] = {"error": f"{type(error).__name__}: {error!s:.300}"}
             print(name, self.results[name], flush=True)
             return None
-        self.synchronise()
+        parts.synchronise(self.device)
         row = {"seconds": round(time.perf_counter() - started, 4)}
         if self.device.type == "cuda":
             row["peak_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 2)
         self.results[name] = row
         print(name, row, flush=True)
         return result
-
-    def synchronise(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
 
 
 def make_group(folder: Path, height: int, width: int, frames: int) -> StoredGroup:
@@ -165,18 +165,38 @@ def make_model(bench: Bench) -> Any:
     return model
 
 
-def score_once(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm) -> None:
-    """Prefill and the four scores: the digits are forced, everything else is what greedy reading does."""
+def score_once(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm) -> dict[str, float]:
+    """Prefill and the four scores: the digits are forced, everything else is what greedy reading does.
+
+    Returns:
+        Seconds of each part.
+    """
     prompt = group.ids[: len(group.ids) - group.answer_tokens]
+    laps = [time.perf_counter()]
+
+    def lap() -> None:
+        parts.synchronise(bench.device)
+        laps.append(time.perf_counter())
+
     decoder = Decoder(bench.model)
     inputs = embed(bench.model, (*prompt, *form.before[0]), group.features, group.grids)
+    lap()
     decoder.prefill(inputs, keep=len(form.before[0]) + 1).argmax(-1).tolist()
+    lap()
     marks = [*form.before[1:], (*form.end, form.end_of_turn)]
     for score, mark in zip(SCORES, marks, strict=True):
-        for token in form.score_tokens(score):
-            decoder.add([token]).argmax(-1).tolist()
-        decoder.state()
-        decoder.add(mark).argmax(-1).tolist()
+        first, *rest = form.score_tokens(score)
+        decoder.add([first]).argmax(-1).tolist()
+        state = decoder.state()
+        decoder.add([*rest[:1], *mark]).argmax(-1).tolist()
+        if len(rest) == 2:
+            # After `10` the mark was proposed in vain.
+            decoder.back_to(state)
+            decoder.add(rest[:1]).argmax(-1).tolist()
+            decoder.add([*rest[1:], *mark]).argmax(-1).tolist()
+    lap()
+    names = ("embedding", "prefill", "answer")
+    return {name: round(laps[i + 1] - laps[i], 4) for i, name in enumerate(names)}
 
 
 def training_step(bench: Bench, group: GroupInput, optimizer: torch.optim.Optimizer, offload: bool) -> float:
@@ -205,43 +225,18 @@ def train_steps(bench: Bench, group: GroupInput, steps: int) -> None:
                 fitted = False
                 break
         if fitted:
+            bench.results["step_profile"] = bench.timed(
+                "profiled_step",
+                lambda o=offload: parts.profile(bench.device, lambda: training_step(bench, group, optimizer, o)),
+            )
             return
         gc.collect()
         if bench.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def time_rule(bench: Bench, tokens: int) -> dict[str, float]:
-    """Seconds of one layer's delta rule, forward and backward, with float32 and with TF32 products."""
-    heads, width = (4, 8) if bench.tiny else (32, 128)
-    generator = torch.Generator(bench.device).manual_seed(0)
-    dtype = torch.float32 if bench.tiny else torch.bfloat16
-
-    def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(1, tokens, *shape, device=bench.device, dtype=dtype, generator=generator)
-
-    q, k, v, g, beta = drawn(heads, width), drawn(heads, width), drawn(heads, width), drawn(heads), drawn(heads)
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-    found = {}
-    before = torch.get_float32_matmul_precision()
-    for name, precision in (("warm_up", before), ("float32", before), ("tf32", "high")):
-        torch.set_float32_matmul_precision(precision)
-        bench.synchronise()
-        started = time.perf_counter()
-        out, _ = delta_rule.chunked_delta_rule(
-            *inputs, g=-torch.nn.functional.softplus(g.float()), beta=beta.sigmoid(), use_qk_l2norm_in_kernel=True
-        )
-        bench.synchronise()
-        found[f"{name}_forward"] = round(time.perf_counter() - started, 4)
-        out.sum().backward()
-        bench.synchronise()
-        found[f"{name}_both"] = round(time.perf_counter() - started, 4)
-    torch.set_float32_matmul_precision(before)
-    return found
-
-
 def compare_gradients(bench: Bench, group: GroupInput, precision: Precision) -> dict[str, Any]:
-    """LoRA gradients of the chunked rule against those of transformers' reference path, on a part of the prompt."""
+    """LoRA gradients of what trains against transformers' reference path in plain PyTorch, on a part of the prompt."""
     from transformers.models.qwen3_5 import modeling_qwen3_5 as modeling
 
     text = [t for t in group.ids if t != bench.model.get_base_model().config.image_token_id]
@@ -265,10 +260,12 @@ def compare_gradients(bench: Bench, group: GroupInput, precision: Precision) -> 
     fast = gradients()
     reference = inspect.unwrap(installed.library)
     modeling.torch_chunk_gated_delta_rule = reference
+    save(bench, False)
     try:
         slow = gradients()
     finally:
         modeling.torch_chunk_gated_delta_rule = installed
+        save(bench, bench.fused)
     flat_fast = torch.cat([g.flatten() for g in fast.values()])
     flat_slow = torch.cat([slow[n].flatten() for n in fast])
     cosine = torch.nn.functional.cosine_similarity(flat_fast, flat_slow, dim=0)
@@ -279,23 +276,6 @@ def compare_gradients(bench: Bench, group: GroupInput, precision: Precision) -> 
         "relative_l2": float((flat_fast - flat_slow).norm() / flat_slow.norm()),
         "tensors": len(fast),
     }
-
-
-def check_rules(bench: Bench) -> dict[str, Any]:
-    """Each available delta rule against its definition, outputs and gradients."""
-    rules: dict[str, Any] = {"chunked": delta_rule.chunked_delta_rule}
-    if bench.device.type == "cuda" and delta_rule.fla_installed():
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-
-        rules["fla"] = chunk_gated_delta_rule
-    found: dict[str, Any] = {}
-    for name, rule in rules.items():
-        try:
-            check = delta_rule.check_rule(rule, bench.device, torch.bfloat16)
-            found[name] = {"forward": check.forward, "gradient": check.gradient}
-        except DEVICE_ERRORS as error:
-            found[name] = {"error": f"{type(error).__name__}: {error!s:.200}"}
-    return found
 
 
 def park(bench: Bench) -> None:
@@ -310,25 +290,36 @@ def park(bench: Bench) -> None:
         parameter.data = parameter.data.to(bench.device, non_blocking=True)
 
 
-def measure(bench: Bench, steps: int, only: str) -> None:
-    """All figures, in order of what matters, so that a cut run still has the first ones."""
+def save(bench: Bench, fused: bool) -> None:
+    """`save_memory`, with pieces also on small sizes."""
+    save_memory(bench.model, 500 if bench.tiny else PIECE_TOKENS, fused=fused)
+
+
+def set_up(bench: Bench, rule: delta_rule.RuleName, fused: FusedName) -> tuple[GroupPayload, ChatFormat]:
+    """Model with its adapter, request, tokenizer."""
     with ThreadPoolExecutor(1) as beside:
         waiting = beside.submit(make_payload, bench.tiny)
         model = bench.timed("make_model", lambda: make_model(bench))
-        payload = bench.timed("make_payload_rest", waiting.result, peak=False)
+        payload: GroupPayload = bench.timed("make_payload_rest", waiting.result, peak=False)
     tokenizer = train_tokenizer([part.text for part in payload.parts if isinstance(part, TextPart)], VOCABULARY)
-    chat = ChatFormat(tokenizer, int(model.config.image_token_id))
-    pictures = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
     bench.results["parameters"] = sum(p.numel() for p in model.parameters())
-    delta_rule.DeltaRule("auto", bench.device).install()
+    bench.results["delta_rule"] = delta_rule.DeltaRule(rule, bench.device).install().name
+    bench.results["fused"] = bench.fused = resolve_fused(fused, bench.device)
     targets = lora.find_targets(model, model.config.text_config.layer_types)
     bench.results["lora_targets"] = targets.counts
     bench.model = lora.attach(model, targets, rank=16, alpha=32, dropout=0.05, seed=0)
     bench.results["lora_parameters"] = sum(p.numel() for p in lora.trained_parameters(bench.model).values())
-    save_memory(bench.model)
+    save(bench, bench.fused)
+    return payload, ChatFormat(tokenizer, int(model.config.image_token_id))
+
+
+def read_group(bench: Bench, payload: GroupPayload, chat: ChatFormat, form: AnswerForm) -> GroupInput:
+    """The group as the model reads it; seconds of tokens, of decoding the pictures, and of both with the tower."""
+    pictures = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
     grids = [pictures.grid(image.jpeg) for image in payload.images]
-    prompt = chat.prompt(payload.parts, [grid.tokens(pictures.merge) for grid in grids])
-    form = AnswerForm.of(chat, payload.labels)
+    prompt = bench.timed(
+        "tokenise", lambda: chat.prompt(payload.parts, [grid.tokens(pictures.merge) for grid in grids]), peak=False
+    )
     answer = form.tokens(SCORES)
     bench.results["tokens"] = {
         "images": len(payload.images),
@@ -337,24 +328,84 @@ def measure(bench: Bench, steps: int, only: str) -> None:
         "answer": len(answer),
     }
     print(bench.results["tokens"], flush=True)
-    features = VisionFeatures(model, pictures, "0" * 64)
+    features = VisionFeatures(bench.model.get_base_model(), pictures, "0" * 64, fused=bench.fused)
     features(payload.images[:8])
-    bench.timed("read_16_pictures", lambda: [pictures.patches(image.jpeg) for image in payload.images[:16]])
+    bench.timed("read_16_pictures_one_thread", lambda: [pictures.pixels(i.jpeg) for i in payload.images[:16]])
     seen = bench.timed("vision_with_reading", lambda: features(payload.images))
-    group = GroupInput((*prompt.ids, *answer), len(answer), seen, grids)
-    if only != "training":
-        time_scoring(bench, chat, group, form)
+    bench.results["vision_profile"] = parts.profile(bench.device, lambda: features(payload.images))
+    return GroupInput((*prompt.ids, *answer), len(answer), seen, grids)
+
+
+def check_kernels(bench: Bench, dtype: torch.dtype) -> None:
+    """Our kernels against their definitions; one that is wrong or refuses here is left out of what follows."""
+    width = bench.model.get_base_model().config.text_config.linear_key_head_dim
+    name = f"kernels_{str(dtype).rpartition('.')[2]}"
+    found = bench.timed(f"check_{name}", lambda: parts.check_kernels(bench.device, dtype, width, kernel_errors()))
+    bench.results[name] = found
+    print(found, flush=True)
+    if found is not None and "error" in found.get("triton", {}):
+        bench.results["delta_rule"] = delta_rule.DeltaRule("chunked", bench.device).install().name
+    if found is not None and "error" in found.get("fused", {}):
+        bench.results["fused"] = bench.fused = False
+        save(bench, False)
+
+
+def right_rules(bench: Bench) -> list[str]:
+    """Delta rules that passed the check."""
+    found = bench.results["kernels_bfloat16"] or {}
+    return [name for name, row in found.items() if name in ("chunked", "triton") and "error" not in row]
+
+
+def kernel_errors() -> tuple[type[Exception], ...]:
+    """What kernels raise that a device or its compiler refuses."""
+    try:
+        from triton.runtime.errors import TritonError
+    except ImportError:
+        return DEVICE_ERRORS
+    return (*DEVICE_ERRORS, TritonError)
+
+
+def time_parts(bench: Bench, tokens: int) -> None:
+    """Single kernels at the group's length."""
+    text = bench.model.get_base_model().config.text_config
+    dtype = torch.float32 if bench.tiny else torch.bfloat16
+    heads, width = text.linear_num_value_heads, text.linear_key_head_dim
+    bench.results["rule_seconds"] = bench.timed(
+        "time_rules",
+        lambda: parts.time_rules(bench.device, tokens, heads, width, dtype, right_rules(bench)),
+    )
+    bench.results["attention_seconds"] = bench.timed(
+        "time_attention",
+        lambda: parts.time_attention(
+            bench.device, tokens, text.num_attention_heads, text.num_key_value_heads, text.head_dim, dtype,
+            kernel_errors(),
+        ),
+    )  # fmt: skip
+
+
+def measure(bench: Bench, arguments: argparse.Namespace) -> None:
+    """All figures, in order of what matters, so that a cut run still has the first ones."""
+    payload, chat = set_up(bench, arguments.delta_rule, arguments.fused)
+    form = AnswerForm.of(chat, payload.labels)
+    group = read_group(bench, payload, chat, form)
+    checked = arguments.only != "seconds"
+    check_kernels(bench, torch.bfloat16)
+    if checked:
+        time_parts(bench, len(group.ids))
+    if arguments.only != "training":
+        time_scoring(bench, chat, group, form, profiled=checked)
+    if arguments.only == "scoring":
         bench.timed("park_and_return", lambda: park(bench))
-    if only != "scoring":
-        prepare_for_training(bench.model, checkpointing=True)
-        precision: Precision = "float32" if bench.tiny else "bfloat16"
+        return
+    prepare_for_training(bench.model, checkpointing=True)
+    if checked:
         # On a part of the prompt, so it loads the kernels as well.
         bench.results["gradients"] = bench.timed(
-            "compare_gradients", lambda: compare_gradients(bench, group, precision)
+            "compare_gradients", lambda: compare_gradients(bench, group, "float32" if bench.tiny else "bfloat16")
         )
-        train_steps(bench, group, steps)
-        bench.results["rule_seconds"] = bench.timed("time_rule", lambda: time_rule(bench, len(group.ids)))
-        bench.results["rule_check"] = check_rules(bench)
+    train_steps(bench, group, arguments.steps)
+    if checked:
+        check_kernels(bench, torch.float32)
         bench.timed("to_float32", lambda: bench.model.float())
         # bfloat16 rounds differently on two paths through 32 layers; float32 shows whether they mean the same.
         bench.results["gradients_float32"] = bench.timed(
@@ -362,16 +413,18 @@ def measure(bench: Bench, steps: int, only: str) -> None:
         )
 
 
-def time_scoring(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm) -> None:
+def time_scoring(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm, *, profiled: bool) -> None:
     """Prefill and scores twice: the first pass pays for loading kernels."""
     prepare_for_scoring(bench.model)
 
-    def score() -> None:
+    def score() -> dict[str, float]:
         with torch.no_grad(), half_precision(bench.device, "float32" if bench.tiny else "bfloat16"):
-            score_once(bench, chat, group, form)
+            return score_once(bench, chat, group, form)
 
     bench.timed("score_first", score)
-    bench.timed("score", score)
+    bench.results["score_parts"] = bench.timed("score", score)
+    if profiled:
+        bench.results["score_profile"] = bench.timed("profiled_score", lambda: parts.profile(bench.device, score))
 
 
 def show(results: dict[str, Any]) -> None:
@@ -380,7 +433,7 @@ def show(results: dict[str, Any]) -> None:
     for name, row in results.items():
         if isinstance(row, dict) and "seconds" in row:
             reach = ""
-            if name.startswith("score_"):
+            if name.startswith("score"):
                 reach = f"<= {TARGETS['scoring_seconds']} s with vision"
             if name.startswith("step_"):
                 reach = f"<= {TARGETS['step_seconds']} s, {TARGETS['peak_gib']} GiB"
@@ -395,7 +448,14 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small sizes, for a test on a CPU")
     parser.add_argument("--cap-gib", type=float, default=44.0, help="cap of this process's GPU memory")
     parser.add_argument("--steps", type=int, default=2, help="LoRA steps")
-    parser.add_argument("--only", choices=("all", "scoring", "training"), default="all")
+    parser.add_argument(
+        "--only",
+        choices=("all", "scoring", "training", "seconds"),
+        default="all",
+        help="seconds: scoring and step alone, without parts and gradients",
+    )
+    parser.add_argument("--delta-rule", choices=("auto", "chunked", "triton"), default="auto")
+    parser.add_argument("--fused", choices=("auto", "triton", "torch"), default="auto")
     parser.add_argument("--max-seconds", type=float, default=600.0, help="later figures are skipped when it is over")
     arguments = parser.parse_args()
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
@@ -412,7 +472,7 @@ def main() -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, arguments.cap_gib * GIB / total))
         bench.results["device"] = {"name": torch.cuda.get_device_name(0), "cap_gib": arguments.cap_gib}
     try:
-        measure(bench, arguments.steps, arguments.only)
+        measure(bench, arguments)
     finally:
         arguments.out.write_text(json.dumps(bench.results, indent=2) + "\n", encoding="utf-8")
     show(bench.results)

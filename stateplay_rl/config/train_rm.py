@@ -46,8 +46,11 @@ class RmComputeConfig(FrozenConfig):
     precision: Literal["auto", "float32", "bfloat16", "nf4"] = Field(
         "auto", description="of the frozen base; auto: float32 on a CPU, bfloat16 on a GPU; nf4: the last resort"
     )
-    delta_rule: Literal["auto", "chunked", "fla"] = Field(
-        "auto", description="DeltaNet layers; auto: own chunked rule with gradients, flash-linear-attention without"
+    delta_rule: Literal["auto", "chunked", "triton", "fla"] = Field(
+        "auto", description="DeltaNet layers; auto: own Triton kernels on a GPU that has Triton, else plain PyTorch"
+    )
+    fused: Literal["auto", "triton", "torch"] = Field(
+        "auto", description="norms, gates and short convolutions; auto: own Triton kernels on a GPU, else plain PyTorch"
     )
     attention: Literal["default", "cudnn"] = Field("default", description="attention kernels on a GPU")
     gradient_checkpointing: bool = Field(True, description="recompute layers in the backward pass")

@@ -13,6 +13,7 @@ import torch
 from stateplay_rl.errors import CorruptionError, InputError, MissingExtraError, UsageError
 from stateplay_rl.reward_model.chat import ChatFormat
 from stateplay_rl.reward_model.delta_rule import DeltaRule, RuleName
+from stateplay_rl.reward_model.fused import FusedName, resolve_fused
 from stateplay_rl.reward_model.learning import Precision
 from stateplay_rl.reward_model.pictures import PictureReader
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
@@ -35,6 +36,7 @@ class BaseModel:
         pictures: how JPEG bytes become patches.
         sha256: hash over every file that decides an answer: weights, configuration, tokenizer, picture settings.
         rule: the delta rule that its layers use.
+        fused: whether norms, gates and convolutions run as Triton kernels.
     """
 
     folder: Path
@@ -43,6 +45,7 @@ class BaseModel:
     pictures: PictureReader
     sha256: str
     rule: DeltaRule
+    fused: bool
 
     @property
     def layer_types(self) -> Sequence[str]:
@@ -100,17 +103,20 @@ def model_sha256(folder: Path) -> str:
     return sha256_json({name: sha256_file(folder / name) for name in names})
 
 
-def load_base(name: str | Path, *, device: torch.device, precision: Precision, rule: RuleName) -> BaseModel:
+def load_base(
+    name: str | Path, *, device: torch.device, precision: Precision, rule: RuleName, fused: FusedName = "auto"
+) -> BaseModel:
     """Load a base model from a local folder.
 
     Args:
         name: `arena` or a folder in the layout of transformers.
         precision: of frozen weights and activations; `nf4` is the last resort for small cards.
         rule: which delta rule the DeltaNet layers use.
+        fused: what norms, gates and convolutions run as.
 
     Raises:
         InputError, CorruptionError: missing, damaged, or of another family.
-        MissingExtraError: transformers is too old for Qwen3.5, or `nf4` without bitsandbytes.
+        MissingExtraError: transformers is too old for Qwen3.5, or `nf4` without bitsandbytes, kernels without a GPU.
     """
     folder = resolve_model(name)
     refuse_other_families(folder)
@@ -120,7 +126,7 @@ def load_base(name: str | Path, *, device: torch.device, precision: Precision, r
     model.eval()
     chat = ChatFormat.load(folder, image_token_id=int(model.config.image_token_id))
     pictures = PictureReader.load(folder, model.config.vision_config)
-    return BaseModel(folder, model, chat, pictures, model_sha256(folder), installed)
+    return BaseModel(folder, model, chat, pictures, model_sha256(folder), installed, resolve_fused(fused, device))
 
 
 def _has_qwen() -> bool:

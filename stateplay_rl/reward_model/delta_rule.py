@@ -5,7 +5,8 @@ Source: "Gated Delta Networks" (arXiv 2412.06464), section 3; the chunk algebra 
 reads are done for all chunks at once; long inputs go through in segments that are recomputed in the backward pass, so
 that the working memory does not grow with the length; autocast is off inside, sums are float32 (float64 for float64).
 
-flash-linear-attention is faster forward, but refuses or falsifies its backward on some versions of Triton.
+On a GPU `delta_triton` computes the same with kernels of our own. flash-linear-attention can be chosen, but refuses or
+falsifies its backward on some versions of Triton.
 Shapes: B batch, L tokens, H value heads, K key width, V value width, N chunks, C tokens a chunk, M = B * H.
 """
 
@@ -23,9 +24,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from stateplay_rl.errors import CheckError, MissingExtraError, UsageError
+from stateplay_rl.reward_model.fused import triton_usable
 
 Rule = Callable[..., tuple[Tensor, Tensor | None]]
-RuleName = Literal["auto", "chunked", "fla"]
+RuleName = Literal["auto", "chunked", "triton", "fla"]
 
 CHUNK_TOKENS = 64
 SEGMENT_TOKENS = 2048
@@ -33,7 +35,7 @@ SEGMENT_TOKENS = 2048
 WRONG_TRITON = ((3, 4, 0), (3, 7, 0))
 """Triton versions, both included, on which flash-linear-attention's backward is known to be wrong on Hopper."""
 HOPPER = (9, 0)
-_NORM_EPSILON = 1e-6
+NORM_EPSILON = 1e-6
 
 
 def chunked_delta_rule(
@@ -139,7 +141,7 @@ def _segment(
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _NORM_EPSILON)
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NORM_EPSILON)
 
 
 def _chunks(x_BLHD: Tensor, chunk: int) -> Tensor:
@@ -172,14 +174,18 @@ class RuleCheck:
     gradient: float
 
 
-def check_rule(rule: Rule, device: torch.device, dtype: torch.dtype, tokens: int = 150) -> RuleCheck:
+def check_rule(rule: Rule, device: torch.device, dtype: torch.dtype, tokens: int = 150, width: int = 64) -> RuleCheck:
     """Run a rule and its backward on a small input and compare both with the definition in float64.
+
+    Args:
+        tokens: length; more than two chunks, and no whole number of them.
+        width: of keys and values; the model's own where kernels are compiled for it.
 
     Raises:
         CheckError: an output or a gradient is further off than rounding of `dtype` explains.
     """
     generator = torch.Generator().manual_seed(0)
-    heads, width = 4, 64
+    heads = 4
     shapes = ((1, tokens, heads // 2, width), (1, tokens, heads // 2, width), (1, tokens, heads, width))
     tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     tensors.append(-F.softplus(torch.randn(1, tokens, heads, generator=generator, dtype=torch.float64)))
@@ -233,22 +239,24 @@ def triton_is_wrong(version: str, capability: tuple[int, int]) -> bool:
 class DeltaRule:
     """Which implementation the DeltaNet layers of this process use; installed into transformers' module.
 
-    `auto` trains with the chunked rule and scores with flash-linear-attention where that is installed.
+    `auto` is our Triton kernels on a GPU that has Triton, and the chunked rule elsewhere.
 
     Args:
         name: the setting.
         device: where the model lies.
 
     Raises:
-        MissingExtraError: `fla` without flash-linear-attention.
+        MissingExtraError: `triton` or `fla` where they cannot run.
         UsageError: `fla` with a Triton whose gradients are known to be wrong.
     """
 
     def __init__(self, name: RuleName, device: torch.device) -> None:
-        self.name = name
-        self.fast_forward = name != "chunked" and device.type == "cuda" and fla_installed()
-        self.fast_backward = name == "fla"
-        self.calls = {"chunked": 0, "fla": 0}
+        usable = triton_usable(device)
+        self.name: RuleName = ("triton" if usable else "chunked") if name == "auto" else name
+        if name == "triton" and not usable:
+            raise MissingExtraError(
+                f"delta_rule=triton needs a GPU and Triton (device {device})", "use --set compute.delta_rule=auto"
+            )
         if name == "fla":
             self._require_fla(device)
 
@@ -277,13 +285,14 @@ class DeltaRule:
         return self
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
-        """Dispatch one layer's call."""
-        needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-        if self.fast_backward or (self.fast_forward and not needs_gradient):
-            self.calls["fla"] += 1
+        """One layer's call."""
+        if self.name == "fla":
             # Its kernels take no autocast: half-precision inputs, as they come from the layer.
             return self._library(query, key, value, **options)
-        self.calls["chunked"] += 1
+        if self.name == "triton":
+            from stateplay_rl.reward_model.delta_triton import triton_delta_rule
+
+            return triton_delta_rule(query, key, value, **options)
         return chunked_delta_rule(query, key, value, **options)
 
 

@@ -39,7 +39,7 @@ class GroupReader:
 
     def __init__(self, base: BaseModel, feature_cache: Path | None = None) -> None:
         self._base = base
-        self._features = VisionFeatures(base.model, base.pictures, base.sha256, feature_cache)
+        self._features = VisionFeatures(base.model, base.pictures, base.sha256, feature_cache, fused=base.fused)
         self._forms: dict[tuple[str, ...], AnswerForm] = {}
 
     def form(self, labels: tuple[str, ...]) -> AnswerForm:

@@ -58,9 +58,11 @@ class StudentJudge:
 
         Raises:
             CorruptionError: a picture or video of the group is damaged.
+            InputError: the group has another number of candidates than those that the student learned from.
         """
-        payload = build_from_group(group, self.protocol)
         count = group.record.candidates
+        self.require_candidates(count, f"group {group.record.group_id} has")
+        payload = build_from_group(group, self.protocol)
         with self._lock:
             student = self._loaded()
             try:
@@ -78,6 +80,25 @@ class StudentJudge:
         if answer.scores is None:
             return failed(count, answer.reason or "unparsed", details=details)
         return scored(payload.by_candidate(answer.scores), details=details)
+
+    def require_candidates(
+        self, count: int, what: str, hint: str = "roll out as many, or train a student on such groups"
+    ) -> None:
+        """Raise unless the student learned from groups of so many candidates: its scores of others mean nothing.
+
+        Args:
+            what: who asks, for the message: `heldout.samples is`.
+
+        Raises:
+            InputError: it did not.
+        """
+        known = self.facts.candidates
+        if count not in known:
+            raise InputError(
+                f"{what} {count} candidates; the student of {self.folder} learned from groups of "
+                f"{' or '.join(map(str, known))} only",
+                hint,
+            )
 
     def _loaded(self) -> Student:
         if self._student is None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
+from stateplay_rl.reward_model.fused import FusedGatedNorm, FusedMlp, FusedNorm, install_convolution
 from stateplay_rl.reward_model.language import answer_logits, embed, plain_model
 from stateplay_rl.reward_model.pictures import Grid
+from stateplay_rl.reward_model.recomputing import InPieces
 
 Precision = Literal["float32", "bfloat16", "nf4"]
 """Of frozen weights and activations; `nf4` keeps the large frozen Linears in 4 bits."""
@@ -94,7 +95,7 @@ def offloaded(device: torch.device, on: bool) -> AbstractContextManager[Any]:
     return found
 
 
-def save_memory(model: Any, piece_tokens: int = PIECE_TOKENS) -> None:
+def save_memory(model: Any, piece_tokens: int = PIECE_TOKENS, *, fused: bool = False) -> None:
     """Long inputs go through MLPs and norms in pieces; adapters make no float32 copies of their inputs.
 
     The same in training and in scoring, so that both compute the same bits.
@@ -102,22 +103,23 @@ def save_memory(model: Any, piece_tokens: int = PIECE_TOKENS) -> None:
     Args:
         model: the PEFT model; run it under `half_precision` when its base is bfloat16.
         piece_tokens: tokens of a piece, each recomputed on its own in the backward pass.
+        fused: norms, gates and convolutions of DeltaNet layers run as Triton kernels; norms need no pieces then.
     """
     plain = plain_model(model)
+    install_convolution(fused)
     kinds = plain.config.text_config.layer_types
     for layer, kind in zip(plain.model.language_model.layers, kinds, strict=True):
-        # Dropout of the adapters is drawn in MLPs: their random state is restored. Norms draw nothing.
-        _in_pieces(layer.mlp, piece_tokens, dim=1, draws=True)
+        mlp = FusedMlp(layer.mlp) if fused else _own(layer.mlp)
+        layer.mlp.forward = InPieces(mlp, list(layer.mlp.parameters()), piece_tokens, dim=1)
         for norm in (layer.input_layernorm, layer.post_attention_layernorm):
-            _in_pieces(norm, piece_tokens, dim=1, draws=False)
+            norm.forward = FusedNorm(norm) if fused else InPieces(_own(norm), (), piece_tokens, dim=1)
         if kind == "linear_attention":
-            mixer = layer.linear_attn
+            gated, heads = layer.linear_attn.norm, layer.linear_attn.num_v_heads
             # Its rows are heads of tokens.
-            _in_pieces(mixer.norm, piece_tokens * mixer.num_v_heads, dim=0, draws=False)
+            gated.forward = FusedGatedNorm(gated) if fused else InPieces(_own(gated), (), piece_tokens * heads, dim=0)
     for module in model.modules():
-        # PEFT's own cast would take 2.5 GB for each input at real size; autocast converts the small weights instead.
-        if _is_lora_layer(module):
-            module.cast_input_dtype_enabled = False
+        if _is_lora_layer(module) and not isinstance(module.forward, _AddedInPlace):
+            module.forward = _AddedInPlace(module, module.forward)
 
 
 def _is_lora_layer(module: Any) -> bool:
@@ -126,27 +128,45 @@ def _is_lora_layer(module: Any) -> bool:
     return isinstance(module, LoraLayer)
 
 
-def _in_pieces(module: Any, rows: int, *, dim: int, draws: bool) -> None:
-    if not isinstance(module.forward, _Pieces):
-        module.forward = _Pieces(module.forward, rows, dim, draws)
-
-
 @dataclass(frozen=True)
-class _Pieces:
-    """A module's forward over pieces of its inputs; row by row the same."""
+class _AddedInPlace:
+    """Forward of an adapted Linear: the adapter's share is added into the base's output.
 
+    PEFT's own makes three more tensors as large as the output (1.3 GB each in an MLP at real size), and casts the input
+    to float32; here autocast converts the small weights instead.
+    """
+
+    module: Any
     whole: Callable[..., Tensor]
-    rows: int
-    dim: int
-    draws: bool
+    _cast: dict[torch.dtype, tuple[tuple[int, int], Tensor, Tensor]] = field(default_factory=dict)
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        if inputs[0].shape[self.dim] <= self.rows:
-            return self.whole(*inputs)
-        pieces = list(zip(*(torch.split(x, self.rows, dim=self.dim) for x in inputs), strict=True))
-        if not torch.is_grad_enabled():
-            return torch.cat([self.whole(*piece) for piece in pieces], dim=self.dim)
-        parts: list[Tensor] = [
-            checkpoint(self.whole, *piece, use_reentrant=False, preserve_rng_state=self.draws) for piece in pieces
-        ]
-        return torch.cat(parts, dim=self.dim)
+    def __call__(self, x: Tensor) -> Tensor:
+        module = self.module
+        if module.disable_adapters or module.merged:
+            return self.whole(x)
+        (name,) = module.active_adapters
+        flat = x.flatten(0, -2)
+        out: Tensor = module.base_layer(flat)
+        down, up = self._weights(name, out.dtype)
+        low = F.linear(module.lora_dropout[name](flat), down)
+        # Autocast does not reach operations in place.
+        out.addmm_(low.to(out.dtype), up, alpha=module.scaling[name])
+        return out.reshape(*x.shape[:-1], out.shape[-1])
+
+    def _weights(self, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """A, and B transposed, in the dtype of the product.
+
+        Without gradient the casts are kept: when a single token is read they cost more than the products.
+        """
+        down, up = self.module.lora_A[name].weight, self.module.lora_B[name].weight
+        if torch.is_grad_enabled():
+            return down, up.mT.to(dtype)
+        versions = (down._version, up._version)
+        if dtype not in self._cast or self._cast[dtype][0] != versions:
+            self._cast[dtype] = (versions, down.to(dtype), up.mT.to(dtype))
+        return self._cast[dtype][1:]
+
+
+def _own(module: nn.Module) -> Any:
+    """The forward of a module's class, whatever replaced it on the instance."""
+    return type(module).forward.__get__(module)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,10 +112,19 @@ def attach(model: Any, targets: LoraTargets, *, rank: int, alpha: int, dropout: 
         bias="none",
         task_type="CAUSAL_LM",
     )
-    wrapped: Any = get_peft_model(model, config, autocast_adapter_dtype=True)
+    with _quiet():
+        wrapped: Any = get_peft_model(model, config, autocast_adapter_dtype=True)
     _require_targets(wrapped, targets)
     _initialise(wrapped, seed)
     return wrapped
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the notice that PEFT asks transformers by a name that is to be dropped."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+        yield
 
 
 def _require_targets(wrapped: Any, targets: LoraTargets) -> None:
@@ -195,7 +206,10 @@ def load_adapter(model: Any, folder: Path) -> Any:
     if not (folder / ADAPTER_WEIGHTS).is_file() or not (folder / ADAPTER_CONFIG).is_file():
         raise InputError(f"{folder} holds no PEFT adapter", "give the reward_model/ directory of `sprl train-rm`")
     try:
-        wrapped: Any = PeftModel.from_pretrained(model, str(folder), is_trainable=False, autocast_adapter_dtype=True)
+        with _quiet():
+            wrapped: Any = PeftModel.from_pretrained(
+                model, str(folder), is_trainable=False, autocast_adapter_dtype=True
+            )
     except (RuntimeError, ValueError) as error:
         raise InputError(
             f"the adapter in {folder} does not fit this base model: {error!s:.300}", "give its base with --model"

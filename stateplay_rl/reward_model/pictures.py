@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
@@ -35,26 +37,21 @@ class Grid:
 class PictureReader:
     """Reads pictures as the checkpoint's settings say, always with the same (PIL) code.
 
-    The class is named explicitly: transformers would choose by what is installed, and scores would follow.
+    The arithmetic is that of transformers' `Qwen2VLImageProcessorPil` (tested bit for bit). It is not called: which
+    processor transformers chooses depends on what is installed, and this one takes 26 ms for a picture of 832 x 480.
 
     Args:
         patch: pixels of a patch's side.
         merge: patches of a visual token's side.
+        temporal: frames of a patch; the picture is repeated.
         size: smallest and largest number of pixels (`shortest_edge`, `longest_edge`).
     """
 
     def __init__(self, patch: int, merge: int, temporal: int, size: dict[str, int]) -> None:
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-        self.patch, self.merge, self.size = patch, merge, dict(size)
-        self._processor: Any = Qwen2VLImageProcessorPil(
-            patch_size=patch,
-            temporal_patch_size=temporal,
-            merge_size=merge,
-            image_mean=[0.5] * 3,
-            image_std=[0.5] * 3,
-            size=dict(size),
-        )
+        self.patch, self.merge, self.temporal, self.size = patch, merge, temporal, dict(size)
+        # Rescaled in float64, normalised in float32, mean and deviation 0.5: as the processor rounds.
+        scaled = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)
+        self._values = torch.from_numpy((scaled - np.float32(0.5)) / np.float32(0.5))
 
     @classmethod
     def load(cls, folder: Path, vision_config: Any) -> PictureReader:
@@ -97,19 +94,35 @@ class PictureReader:
         """Visual tokens of a picture."""
         return self.grid(jpeg).tokens(self.merge)
 
-    def patches(self, jpeg: bytes) -> Tensor:
-        """Float32 [P, D] of one picture, values -1..1.
+    def pixels(self, jpeg: bytes) -> Tensor:
+        """Bytes [3, height, width] of one picture, resized (bicubic) to whole visual tokens where it must be.
 
         Raises:
             CorruptionError: the bytes are no picture.
         """
+        grid = self.grid(jpeg)
+        size = (grid.columns * self.patch, grid.rows * self.patch)
         with _opened(jpeg) as picture:
             try:
                 plain = picture.convert("RGB")
             except OSError as error:
                 raise CorruptionError(f"a stored picture is damaged: {error}", "restore the request store") from error
-        found: Tensor = self._processor.preprocess([plain], return_tensors="pt")["pixel_values"]
-        return found
+        if plain.size != size:
+            plain = plain.resize(size, Image.Resampling.BICUBIC)
+        return torch.from_numpy(np.array(plain)).permute(2, 0, 1)
+
+    def patches(self, pixels_NCHW: Tensor) -> Tensor:
+        """Float32 [N, P, D] of pictures of one size, values -1..1, on their device.
+
+        Bit for bit what the checkpoint's own image processor makes of them, at a tenth of its time.
+        """
+        count, channels, height, width = pixels_NCHW.shape
+        merge, patch = self.merge, self.patch
+        shape = (count, channels, height // patch // merge, merge, patch, width // patch // merge, merge, patch)
+        # Of every 2 x 2 patches that become one token: rows, columns; then channels, frames, rows and columns inside.
+        patched = self._values.to(pixels_NCHW.device)[pixels_NCHW.long()].reshape(shape).permute(0, 2, 5, 3, 6, 1, 4, 7)
+        frames = patched[:, :, :, :, :, :, None].expand(*patched.shape[:6], self.temporal, *patched.shape[6:])
+        return frames.reshape(count, height // patch * (width // patch), -1)
 
 
 def _opened(jpeg: bytes) -> Image.Image:

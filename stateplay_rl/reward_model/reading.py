@@ -123,12 +123,20 @@ def _greedy(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> S
 
 
 def _proposal(form: AnswerForm, answer: Sequence[int], token: int, followers: dict[int, tuple[int, ...]]) -> list[int]:
-    """The next token, with the fixed tokens that must follow it when it ends a score."""
-    if token in followers and answer and answer[-1] in form.digits:
-        done = sum(mark == tuple(answer[i : i + len(mark)]) for mark in form.before for i in range(len(answer)))
-        marks = [*form.before, (*form.end, form.end_of_turn)]
-        if done < len(marks) and marks[done][0] == token:
-            return list(marks[done])
+    """The next token, with the fixed tokens that must follow it when it ends a score.
+
+    A digit behind another one nearly always ends it, too: only `100` has three.
+    """
+    if not answer or answer[-1] not in form.digits:
+        return [token]
+    marks = [*form.before, (*form.end, form.end_of_turn)]
+    done = sum(mark == tuple(answer[i : i + len(mark)]) for mark in form.before for i in range(len(answer)))
+    if done == len(marks):
+        return [token]
+    if token in followers and marks[done][0] == token:
+        return list(marks[done])
+    if token in form.digits:
+        return [token, *marks[done]]
     return [token]
 
 

@@ -17,6 +17,7 @@ from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import lora
 from stateplay_rl.reward_model.base_model import ARENA, BaseModel, load_base
 from stateplay_rl.reward_model.delta_rule import RuleName
+from stateplay_rl.reward_model.fused import FusedName
 from stateplay_rl.reward_model.inputs import GroupReader, Length, refuse_too_long
 from stateplay_rl.reward_model.learning import (
     AttentionName,
@@ -31,7 +32,7 @@ from stateplay_rl.reward_model.reading import Reading, StudentAnswer, read_score
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
 
-STUDENT_VERSION = 1
+STUDENT_VERSION = 2
 """Raised whenever the same files would give other scores."""
 
 
@@ -45,8 +46,9 @@ class StudentFacts:
         protocol: settings of what is shown.
         protocol_sha256: its hash, prompt and example pictures included.
         reading: how scores are read.
-        precision, delta_rule, attention: how it was computed when the gate was passed.
+        precision, delta_rule, fused, attention: how it was computed when the gate was passed.
         max_length: longest group in tokens.
+        candidates: numbers of candidates of the groups that it learned from; of other groups it knows nothing.
     """
 
     base: str
@@ -56,8 +58,10 @@ class StudentFacts:
     reading: Reading
     precision: Precision
     delta_rule: RuleName
+    fused: FusedName
     attention: AttentionName
     max_length: int
+    candidates: tuple[int, ...]
 
     def judge_protocol_sha256(self, adapter_sha256: str) -> str:
         """Hash of everything that decides the scores of the judge `student`."""
@@ -80,7 +84,7 @@ class StudentFacts:
             values: Mapping[str, Any] = json.loads(data)
             fields = {name: values[name] for name in cls.__dataclass_fields__}
             ProtocolConfig.model_validate(fields["protocol"])
-            return cls(**fields)
+            return cls(**{**fields, "candidates": tuple(int(n) for n in fields["candidates"])})
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{file} is damaged: {error!r}", "run sprl train-rm again") from error
 
@@ -125,7 +129,7 @@ class Student:
             CheckError: the base's files are not those that the student was trained on.
         """
         named = facts.base_folder(folder) if base is None else base
-        loaded = load_base(named, device=device, precision=facts.precision, rule=facts.delta_rule)
+        loaded = load_base(named, device=device, precision=facts.precision, rule=facts.delta_rule, fused=facts.fused)
         if loaded.sha256 != facts.base_sha256:
             raise CheckError(
                 f"the base in {loaded.folder} ({loaded.sha256[:12]}) is not the one that the student of {folder} was "
@@ -133,7 +137,7 @@ class Student:
                 "give that base, or train the student again: sprl train-rm",
             )
         model = lora.load_adapter(loaded.model, folder / layout.ADAPTER_FOLDER)
-        save_memory(model)
+        save_memory(model, fused=loaded.fused)
         return cls(loaded, model, GroupReader(loaded), facts.precision, facts.attention)
 
     @torch.no_grad()

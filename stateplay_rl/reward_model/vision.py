@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stateplay_rl.errors import CorruptionError
+from stateplay_rl.reward_model.fused import rotate_
 from stateplay_rl.reward_model.payload import ImagePart
 from stateplay_rl.reward_model.pictures import Grid, PictureReader
 from stateplay_rl.stores import atomic
 
 PICTURES_PER_CALL = 8
+READERS = 8
+"""Threads that decode pictures; PIL leaves the interpreter's lock to the others."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,11 @@ class Geometry:
     """What the tower's forward needs of a picture size, made once.
 
     Args:
-        index, weight: rows of the learned position grid and their shares, [P, 4].
+        places: learned embeddings of the patches' places, [P, D].
         rotation: cosine and sine of the patches' places, [P, width of a head].
     """
 
-    index: Tensor
-    weight: Tensor
+    places: Tensor
     rotation: tuple[Tensor, Tensor]
 
 
@@ -53,31 +56,36 @@ def tower_geometry(tower: Any, grid: Grid) -> Geometry:
         kwargs={},
     )
     places = get_vision_position_ids(grid_thw, merge, kwargs={})
-    return Geometry(index, weight, tower.rotary_pos_emb(tower.pos_embed.weight, places))
+    embeddings_PD = (tower.pos_embed(index) * weight[:, :, None]).sum(1)
+    return Geometry(embeddings_PD, tower.rotary_pos_emb(tower.pos_embed.weight, places))
 
 
-def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry) -> Tensor:
+def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry, *, fused: bool = False) -> Tensor:
     """The class's own forward for N pictures of one size, attention batched instead of one call a picture.
 
     Args:
         tower: `Qwen3_5VisionModel`.
         patches_NPD: patches in the tower's dtype.
         geometry: of the size that all N share.
+        fused: rotary positions by a Triton kernel, without gradient.
 
     Returns:
         [N, T, W].
     """
     from transformers.models.qwen3_5.modeling_qwen3_5 import apply_rotary_pos_emb_vision
 
-    count, patches, _ = patches_NPD.shape
-    place_PD = (tower.pos_embed(geometry.index) * geometry.weight[:, :, None]).sum(1)
-    hidden = tower.patch_embed(patches_NPD.flatten(0, 1)).unflatten(0, (count, patches))
-    hidden = hidden + place_PD.to(hidden.dtype)
+    count = len(patches_NPD)
+    # A convolution over one patch is a product; as a convolution it is many times slower in half precision.
+    embed = tower.patch_embed.proj
+    hidden = F.linear(patches_NPD, embed.weight.flatten(1), embed.bias) + geometry.places.to(patches_NPD.dtype)
     for block in tower.blocks:
         attention = block.attn
-        mixed = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, -1))
-        q, k, v = mixed.unbind(2)
-        q, k = apply_rotary_pos_emb_vision(q, k, *geometry.rotation)
+        mixed = attention.qkv(block.norm1(hidden))
+        if fused:
+            rotate_(mixed, geometry.rotation, attention.num_heads)
+        q, k, v = mixed.unflatten(-1, (3, attention.num_heads, -1)).unbind(2)
+        if not fused:
+            q, k = apply_rotary_pos_emb_vision(q, k, *geometry.rotation)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         seen = F.scaled_dot_product_attention(q, k, v, scale=attention.scaling)
         hidden = hidden + attention.proj(seen.transpose(1, 2).flatten(2))
@@ -97,12 +105,22 @@ class VisionFeatures:
         pictures: how bytes become patches.
         identity: hash of the tower's weights and the reader's settings: another tower, another cache.
         cache: folder of cached features; None computes them every time.
+        fused: rotary positions by a Triton kernel.
     """
 
-    def __init__(self, model: Any, pictures: PictureReader, identity: str, cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        pictures: PictureReader,
+        identity: str,
+        cache: Path | None = None,
+        *,
+        fused: bool = False,
+    ) -> None:
         self._tower = model.model.visual
-        self._pictures = pictures
-        self._readers = ThreadPoolExecutor(PICTURES_PER_CALL, thread_name_prefix="pictures")
+        self._pictures, self._fused = pictures, fused
+        self._geometries: dict[Grid, Geometry] = {}
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="pictures")
         self._cache = None if cache is None else cache / identity[:16]
 
     @torch.no_grad()
@@ -119,20 +137,24 @@ class VisionFeatures:
             else:
                 found[image.sha256] = cached
         for grid, group in waiting.items():
+            # Decoding takes longer than the tower on a GPU: the threads read on while it computes.
+            pixels = self._readers.map(self._pictures.pixels, [image.jpeg for image in group])
             for start in range(0, len(group), PICTURES_PER_CALL):
-                found |= self._compute(group[start : start + PICTURES_PER_CALL], grid)
+                some = group[start : start + PICTURES_PER_CALL]
+                found |= self._compute(some, torch.stack(list(islice(pixels, len(some)))), grid)
         return [found[image.sha256] for image in images]
 
     def _grid(self, image: ImagePart) -> Grid:
         return self._pictures.grid(image.jpeg)
 
-    def _compute(self, images: Sequence[ImagePart], grid: Grid) -> dict[str, Tensor]:
+    def _compute(self, images: Sequence[ImagePart], pixels_NCHW: Tensor, grid: Grid) -> dict[str, Tensor]:
         weight = self._tower.patch_embed.proj.weight
-        # Decoding takes longer than the tower on a GPU; the threads read the next pictures while it computes.
-        patches = torch.stack(list(self._readers.map(self._pictures.patches, [image.jpeg for image in images])))
+        if grid not in self._geometries:
+            self._geometries[grid] = tower_geometry(self._tower, grid)
         missing = PICTURES_PER_CALL - len(images)
-        patches = F.pad(patches, (0, 0, 0, 0, 0, missing)).to(weight.device, weight.dtype)
-        features = tower_features(self._tower, patches, tower_geometry(self._tower, grid))
+        filled = F.pad(pixels_NCHW.to(weight.device), (0, 0, 0, 0, 0, 0, 0, missing))
+        patches = self._pictures.patches(filled).to(weight.dtype)
+        features = tower_features(self._tower, patches, self._geometries[grid], fused=self._fused)
         found = {image.sha256: features[i].clone() for i, image in enumerate(images)}
         for sha256, feature in found.items():
             self._write(sha256, feature)

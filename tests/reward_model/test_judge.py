@@ -13,12 +13,14 @@ import pytest
 from stateplay_rl.config.judging import ProtocolConfig
 from stateplay_rl.config.rollout import RolloutConfig
 from stateplay_rl.config.score import JudgeConfig
+from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.errors import CheckError, CorruptionError, InputError, UnsealedError
 from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import lora
 from stateplay_rl.reward_model.judge import TOO_LONG, StudentJudge
 from stateplay_rl.reward_model.student import StudentFacts
 from stateplay_rl.stages.judge_choice import make_judge
+from stateplay_rl.stages.train_nft.permissions import require_known_groups
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.groups import GroupStore, StoredGroup
 from stateplay_rl.stores.manifest import OutputDirectory
@@ -49,8 +51,10 @@ def seal(out: Path, model: Path, **changes: object) -> Path:
         reading="greedy",
         precision="float32",
         delta_rule="auto",
+        fused="auto",
         attention="default",
         max_length=65536,
+        candidates=(4,),
     )
     facts = replace(facts, **changes)  # type: ignore[arg-type]
     targets = lora.find_targets(base.model, base.layer_types)
@@ -95,6 +99,34 @@ def test_a_group_that_does_not_fit_is_a_failure_and_never_cut(model: Path, group
     verdict = StudentJudge(seal(tmp_path / "rm", model, max_length=100)).score_group(group)
     assert verdict.status == "failed"
     assert str(verdict.reason).startswith(f"{TOO_LONG}:")
+
+
+def test_a_group_with_another_number_of_candidates_is_refused(model: Path, group: StoredGroup, tmp_path: Path) -> None:
+    """What it would say of them means nothing: it is no failure of the group."""
+    with pytest.raises(InputError, match=r"has 4 candidates; .* learned from groups of 2 or 3 only"):
+        StudentJudge(seal(tmp_path / "rm", model, candidates=(2, 3))).score_group(group)
+
+
+@pytest.mark.parametrize(
+    ("setting", "refused"),
+    [
+        ({"sampling": {"candidates": 4}, "heldout": {"conditions": 0, "samples": 2}}, None),
+        ({"sampling": {"candidates": 4}, "heldout": {"conditions": 1, "samples": 4}}, None),
+        ({"sampling": {"candidates": 4}, "heldout": {"conditions": 1, "samples": 2}}, "heldout.samples"),
+        ({"sampling": {"candidates": 3}}, "sampling.candidates"),
+    ],
+)
+def test_a_run_that_would_ask_of_other_groups_does_not_start(
+    model: Path, tmp_path: Path, setting: dict[str, object], refused: str | None
+) -> None:
+    judge = StudentJudge(seal(tmp_path / "rm", model))
+    config = TrainNftConfig.model_validate(setting)
+    if refused is None:
+        require_known_groups(config, judge)
+        return
+    with pytest.raises(InputError, match=refused) as caught:
+        require_known_groups(config, judge)
+    assert f"--set {refused}=4" in str(caught.value.hint)
 
 
 def test_everything_that_decides_a_score_decides_the_hash(model: Path, tmp_path: Path) -> None:

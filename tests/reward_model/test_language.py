@@ -18,13 +18,13 @@ def group(base: BaseModel) -> GroupInput:
 
 
 def test_logits_are_those_of_the_class_from_pixels(base: BaseModel, group: GroupInput) -> None:
-    payload = payload_of(2)
+    payload, read = payload_of(2), base.pictures
     ids = torch.tensor([group.ids])
     grid_thw = torch.tensor([[1, grid.rows, grid.columns] for grid in group.grids])
     with torch.no_grad():
         expected = base.model(
             input_ids=ids,
-            pixel_values=torch.cat([base.pictures.patches(image.jpeg) for image in payload.images]),
+            pixel_values=torch.cat([read.patches(read.pixels(image.jpeg)[None])[0] for image in payload.images]),
             image_grid_thw=grid_thw,
             mm_token_type_ids=(ids == base.chat.image_id).int(),
         ).logits[0, -group.answer_tokens - 1 : -1]

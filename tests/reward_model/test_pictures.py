@@ -35,15 +35,30 @@ def test_a_real_group_has_so_many_visual_tokens() -> None:
 def test_the_header_tells_the_patches(width: int, height: int) -> None:
     data = jpeg(width, height)
     grid = REAL.grid(data)
-    patches = REAL.patches(data)
-    assert patches.shape == (grid.rows * grid.columns, 2 * 3 * 16 * 16)
-    assert grid.tokens(2) * 4 == len(patches)
+    patches = REAL.patches(REAL.pixels(data)[None])
+    assert patches.shape == (1, grid.rows * grid.columns, 2 * 3 * 16 * 16)
+    assert grid.tokens(2) * 4 == patches.shape[1]
+
+
+@pytest.mark.parametrize(("width", "height"), [(832, 480), (500, 333), (31, 900)])
+def test_they_are_the_processors_own_patches(width: int, height: int) -> None:
+    """The checkpoint's image processor, which is not used for its time, bit for bit; resized sizes included."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG")
+    processor = Qwen2VLImageProcessorPil(
+        patch_size=16, temporal_patch_size=2, merge_size=2, image_mean=[0.5] * 3, image_std=[0.5] * 3, size=REAL.size
+    )
+    expected = processor.preprocess([Image.open(buffer).convert("RGB")], return_tensors="pt")["pixel_values"]
+    assert torch.equal(REAL.patches(REAL.pixels(buffer.getvalue())[None])[0], expected)
 
 
 def test_patches_hold_the_picture_twice_and_scaled() -> None:
     image = picture(3, size=64)
     reader = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 20})
-    patches = reader.patches(image.jpeg).reshape(-1, 3, 2, 16, 16)
+    patches = reader.patches(reader.pixels(image.jpeg)[None]).reshape(-1, 3, 2, 16, 16)
     assert torch.equal(patches[:, :, 0], patches[:, :, 1])
     pixels = np.asarray(Image.open(io.BytesIO(image.jpeg)).convert("RGB")).astype(np.float32)
     corner = torch.from_numpy(pixels[:16, :16]).permute(2, 0, 1) / 127.5 - 1.0
@@ -54,7 +69,7 @@ def test_broken_bytes_and_foreign_settings_are_refused(base: BaseModel, tmp_path
     with pytest.raises(CorruptionError):
         REAL.grid(b"no picture")
     with pytest.raises(CorruptionError):
-        REAL.patches(jpeg(96, 64)[:400])
+        REAL.pixels(jpeg(96, 64)[:400])
     settings = json.loads((base.folder / SETTINGS).read_text())
     (tmp_path / SETTINGS).write_text(json.dumps({**settings, "patch_size": 14}))
     with pytest.raises(InputError, match="patch"):

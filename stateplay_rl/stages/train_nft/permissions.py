@@ -15,6 +15,7 @@ from stateplay_rl.config.base import config_dict
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.errors import CheckError, CorruptionError, InputError, SprlError, UsageError
 from stateplay_rl.judges.base import Judge
+from stateplay_rl.reward_model.judge import StudentJudge
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_json
 from stateplay_rl.stores.manifest import Manifest, read_manifest
@@ -127,6 +128,21 @@ def require_gate(config: TrainNftConfig, judge: Judge | None) -> tuple[Gate | No
             raise
         return None, True
     return gate, False
+
+
+def require_known_groups(config: TrainNftConfig, judge: Judge) -> None:
+    """A student scores only groups with as many candidates as those that it learned from.
+
+    Raises:
+        InputError: the run's batches or its held-out groups have another number.
+    """
+    if not isinstance(judge, StudentJudge):
+        return
+    asked = {"sampling.candidates": config.sampling.candidates}
+    if config.heldout.conditions:
+        asked["heldout.samples"] = config.heldout.samples
+    for name, count in asked.items():
+        judge.require_candidates(count, f"{name} asks for", f"use --set {name}={judge.facts.candidates[0]}")
 
 
 def preflight_config(config: TrainNftConfig) -> str:

@@ -114,6 +114,7 @@ def _command(
 
     def permit() -> Command:
         permissions.require_preflight(config)
+        permissions.require_known_groups(config, training)
         gate, smoke = permissions.require_gate(config, training)
         plan = plan_segment(config, inputs, out, len(conditions.select("pass")), smoke=smoke)
         if batch is not None:

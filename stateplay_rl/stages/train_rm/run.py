@@ -16,6 +16,7 @@ from stateplay_rl.distributed import Processes, start_processes
 from stateplay_rl.reward_model import lora
 from stateplay_rl.reward_model.base_model import load_base, resolve_model
 from stateplay_rl.reward_model.delta_rule import check_rule
+from stateplay_rl.reward_model.fused import check_fused
 from stateplay_rl.reward_model.inputs import GroupReader
 from stateplay_rl.reward_model.learning import Precision, save_memory
 from stateplay_rl.reward_model.sharding import shard_base
@@ -90,7 +91,7 @@ def run(config: TrainRmConfig, inputs: TrainRmInputs, out: Path) -> TrainRmSumma
         examples = begun_with(setting, examples)
         student = make_student(setting, model_folder)
         dataset = make_dataset(setting, examples, student.reader)
-        _check_rule(setting, student)
+        _check_kernels(setting, student)
         best = _train(setting, examples, student)
         return _finish(setting, examples, student, dataset, best, output)
     finally:
@@ -134,7 +135,11 @@ def make_student(setting: Setting, folder: Path) -> Student:
     """The base with a fresh adapter."""
     config = setting.config
     base = load_base(
-        folder, device=setting.processes.device, precision=setting.precision, rule=config.compute.delta_rule
+        folder,
+        device=setting.processes.device,
+        precision=setting.precision,
+        rule=config.compute.delta_rule,
+        fused=config.compute.fused,
     )
     targets = lora.find_targets(base.model, base.layer_types)
     model = lora.attach(
@@ -145,17 +150,20 @@ def make_student(setting: Setting, folder: Path) -> Student:
         dropout=config.lora.dropout,
         seed=config.seed,
     )
-    save_memory(model)
+    save_memory(model, fused=base.fused)
     if config.compute.sharding == "fsdp2":
         shard_base(model, setting.processes.count)
     reader = GroupReader(base, config.compute.feature_cache)
     return Student(base, model, reader, setting.precision, config.compute.attention)
 
 
-def _check_rule(setting: Setting, student: Student) -> None:
-    """The delta rule that will train, against its definition: a wrong backward would go unnoticed for days."""
+def _check_kernels(setting: Setting, student: Student) -> None:
+    """What will train, against its definition: a wrong backward would go unnoticed for days."""
     dtype = torch.float32 if setting.precision == "float32" else torch.bfloat16
-    check_rule(student.base.rule, setting.processes.device, dtype)
+    device = setting.processes.device
+    check_rule(student.base.rule, device, dtype, width=student.base.model.config.text_config.linear_key_head_dim)
+    if student.base.fused:
+        check_fused(device, dtype)
 
 
 def _train(setting: Setting, examples: Examples, student: Student) -> Best:

@@ -35,8 +35,10 @@ def facts_of(setting: Setting, examples: Examples, base: BaseModel, reading: Rea
         reading=reading,
         precision=setting.precision,
         delta_rule=rule,
+        fused=compute.fused,
         attention=compute.attention,
         max_length=setting.config.max_length,
+        candidates=tuple(sorted({len(item.raw_scores) for item in examples.of_split("train")})),
     )
 
 
