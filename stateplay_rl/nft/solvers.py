@@ -78,9 +78,9 @@ def solver_steps(
     if pin is not None:
         x = pin(x)
     rule = rule_of(sigmas)
-    for step, sigma in enumerate(sigmas):
-        sigma_B = sigma.to(x.device, torch.float32).expand(x.shape[0])
-        x = rule(x, velocity_fn(x, sigma_B).to(latent_dtype), step)
+    # Moved once: a copy to a GPU inside the loop would wait for everything queued there.
+    for step, sigma in enumerate(sigmas.to(x.device, torch.float32)):
+        x = rule(x, velocity_fn(x, sigma.expand(x.shape[0])).to(latent_dtype), step)
         if pin is not None:
             x = pin(x)
         yield x

@@ -1,12 +1,7 @@
-"""What a segment will take: disk, memory, requests, money, days. Estimates, with what they rest on.
-
-Speeds: performance.md's figures of one H200 at the real sizes, scaled; an L20 is about 7 times slower. They are to be
-replaced by `sprl verify profile` of the machine itself.
-"""
+"""What a segment will take: disk, memory, requests, money, days. Estimates, with what they rest on (`speeds`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +10,9 @@ from torch import nn
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
+from stateplay_rl.nft.samplers import evaluations as evaluations_of_model
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
+from stateplay_rl.stages.train_nft.speeds import ARENA_CORE, H200, Speeds
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import require_space
 from stateplay_rl.stores.conditions import ConditionStore
@@ -32,13 +29,6 @@ CHECKPOINT_COPIES = 4
 """live, old and two moments."""
 REQUEST_IMAGE_BYTES = 10 * 2**20
 """JPEGs that one request to an API judge keeps."""
-H200_SLOWER: Mapping[str, float] = {"h200": 1.0, "l20": 7.0}
-H200_STEP_SECONDS, H200_DECODE_SECONDS = 0.22, 1.5
-"""One Euler step; VAE decode and MP4 of one candidate: 480x832x97."""
-H200_SAMPLE_SECONDS, H200_ANCHOR_SECONDS = 0.96, 0.72
-"""Old forward, live forward and backward with checkpointing; the anchors' forward and backward."""
-CPU_STEP_SECONDS, CPU_DECODE_SECONDS, CPU_SAMPLE_SECONDS = 0.020, 0.12, 0.065
-"""arena on one core of a 2024 server."""
 ACTIVATION_TENSORS = {True: 2.1, False: 17.0}
 """Token-by-width tensors per block that stay for the backward, with checkpointing and without; from performance.md."""
 DECODE_GIB_AT_FULL_SIZE, FULL_SIZE_PIXELS = 15.2, 480 * 832 * 97
@@ -119,25 +109,36 @@ def memory_gib(config: TrainNftConfig, world: WorldConfig, sizes: Sizes, frames:
 
 def days(config: TrainNftConfig, world: WorldConfig, plan: SegmentPlan, evaluations: int, gpus: int) -> float:
     """Days of sampling, training and evaluating on so many GPUs (or CPU processes); judging overlaps."""
-    candidate, sample = _seconds(config, world)
-    total = 0.0
-    for size in plan.sizes():
-        total += -(-size // gpus) * config.sampling.candidates * candidate
-        samples = -(-size * config.sampling.candidates // gpus) * config.optimizer.inner_epochs
-        total += samples * sample * (config.sampling.steps if config.loss.full_schedule else 1)
-    total += evaluations * -(-config.heldout.conditions // gpus) * config.heldout.samples * candidate
-    return total / SECONDS_PER_DAY
+    speeds = ARENA_CORE if world.preset == "arena" or config.plan.gpu == "cpu" else H200.on(config.plan.gpu)
+    return sum(seconds_of_parts(config, plan, evaluations, gpus, speeds).values()) / SECONDS_PER_DAY
 
 
-def _seconds(config: TrainNftConfig, world: WorldConfig) -> tuple[float, float]:
-    """Seconds of one candidate, and of one sample of one pass."""
-    if world.preset == "arena" or config.plan.gpu == "cpu":
-        return config.sampling.steps * CPU_STEP_SECONDS + CPU_DECODE_SECONDS, CPU_SAMPLE_SECONDS
-    slower = H200_SLOWER[config.plan.gpu]
-    candidate = config.sampling.steps * H200_STEP_SECONDS + H200_DECODE_SECONDS
-    anchored = bool(config.anchors.fm_real) or bool(config.anchors.transition_real)
-    anchors = H200_ANCHOR_SECONDS / config.anchors.anchor_every if anchored else 0.0
-    return slower * candidate, slower * (H200_SAMPLE_SECONDS + anchors)
+def seconds_of_parts(
+    config: TrainNftConfig, plan: SegmentPlan, evaluations: int, gpus: int, speeds: Speeds
+) -> dict[str, float]:
+    """Seconds of a segment's parts, on the GPU that has most to do.
+
+    Args:
+        evaluations: of the held-out conditions.
+        gpus: or CPU processes.
+        speeds: of one of them.
+    """
+    sampling, anchors = config.sampling, config.anchors
+    asked = evaluations_of_model(sampling.steps, sampling.taylor_every)
+    anchored = bool(anchors.fm_real) or bool(anchors.transition_real)
+    sample = speeds.sample + (speeds.anchors / anchors.anchor_every if anchored else 0.0)
+    visits = config.optimizer.inner_epochs * (sampling.steps if config.loss.full_schedule else 1)
+    drawn = sum(-(-size // gpus) * sampling.candidates for size in plan.sizes())
+    trained = sum(-(-size * sampling.candidates // gpus) for size in plan.sizes())
+    encoded = sum(-(-size // gpus) for size in plan.sizes()) if anchored else 0
+    judged = evaluations * -(-config.heldout.conditions // gpus) * config.heldout.samples
+    return {
+        "sampling": drawn * asked * speeds.step,
+        "decoding": drawn * speeds.decode,
+        "encoding": encoded * speeds.encode,
+        "training": trained * visits * sample,
+        "held-out": judged * (asked * speeds.step + speeds.decode),
+    }
 
 
 def evaluations_of(config: TrainNftConfig, plan: SegmentPlan) -> int:
