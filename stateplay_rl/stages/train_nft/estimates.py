@@ -134,10 +134,10 @@ def seconds_of_parts(
     judged = evaluations * -(-config.heldout.conditions // gpus) * config.heldout.samples
     return {
         "sampling": drawn * asked * speeds.step,
-        "decoding": drawn * speeds.decode,
+        "decoding": drawn * (speeds.decode + speeds.mp4),
         "encoding": encoded * speeds.encode,
         "training": trained * visits * sample,
-        "held-out": judged * (asked * speeds.step + speeds.decode),
+        "held-out": judged * (asked * speeds.step + speeds.decode + speeds.mp4),
     }
 
 
