@@ -10,6 +10,7 @@ from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig, WorldFiles
 from stateplay_rl.stages.train_nft import estimates
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
+from stateplay_rl.stages.train_nft.speeds import H200
 
 STAGE_A = SegmentPlan("a", 0, 0, 2000, 28)
 
@@ -45,6 +46,17 @@ def test_stage_a_on_seven_l20(world: WorldConfig) -> None:
     one = estimates.days(config, world, STAGE_A, 0, gpus=1)
     assert 6.9 < one / found < 7.1
     assert estimates.days(TrainNftConfig(plan={"gpu": "h200"}), world, STAGE_A, 0, gpus=7) < found / 6
+
+
+def test_a_taylor_cache_saves_evaluations(world: WorldConfig) -> None:
+    """30 steps with one of 3 computed after three of warm-up: 0, 1, 2, 4, 7, ... 28, twelve evaluations."""
+    parts = [
+        estimates.seconds_of_parts(TrainNftConfig(sampling=sampling), STAGE_A, 0, 7, H200)
+        for sampling in ({"cache": "taylor", "cache_every": 3}, {"steps": 12}, {})
+    ]
+    assert parts[0] == parts[1]
+    assert parts[0]["sampling"] == pytest.approx(parts[2]["sampling"] * 12 / 30)
+    assert parts[0]["training"] == parts[2]["training"]
 
 
 def test_memory_fits_the_figures_that_it_comes_from(world: WorldConfig) -> None:
