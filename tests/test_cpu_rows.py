@@ -35,6 +35,13 @@ def test_a_cost_is_that_of_the_command(modules: ModuleType) -> None:
     assert modules.run([sys.executable, "-c", "raise SystemExit(3)"], accept=(0, 3)).cpu_seconds > 0
 
 
+def test_processes_that_nobody_waits_for_count_too(modules: ModuleType) -> None:
+    """A worker of the fork server is reaped by the server, so its seconds are in no account of the program."""
+    worker = "import time\nt = time.process_time()\nwhile time.process_time() - t < 1.5: pass"
+    program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=-1).stdout.read()"
+    assert modules.run([sys.executable, "-c", program, worker]).cpu_seconds > 1.0
+
+
 def test_clips_of_the_benchmark_are_conditions(modules: ModuleType, tmp_path: Path) -> None:
     csv_file = modules.cpu_inputs.write_video_clips(tmp_path / "videos", 5, 64, 96, drawn=2)
     folders = modules.cpu_inputs.write_clip_folders(tmp_path / "folders", 5, pictures=2)
@@ -65,9 +72,15 @@ def test_growth_runs_all_three_commands(modules: ModuleType, tmp_path: Path) -> 
     with (tmp_path / "growth.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(line["command"], line["conditions"]) for line in lines] == [
-        (command, count) for count in ("12", "24") for command in ("build-conditions", "score", "report")
+        (command, count) for command in ("build-conditions", "score", "report") for count in ("12", "24")
     ]
     assert (tmp_path / "growth.png").stat().st_size > 10_000
+    # Measured again alone, a command's lines are replaced and the others stay.
+    modules.main(["--out", str(tmp_path), "--only", "growth", "--counts", "12,48", "--commands", "build-conditions"])
+    with (tmp_path / "growth.csv").open() as file:
+        again = list(csv.DictReader(file))
+    assert [line["conditions"] for line in again] == ["12", "24", "48", "12", "24", "12", "24"]
+    assert again[3:] == lines[2:]
 
 
 def test_the_audit_of_samplers_compares_with_its_first_row(

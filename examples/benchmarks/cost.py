@@ -20,7 +20,7 @@ class Cost:
 
     Args:
         wall_seconds: on this machine, with whatever else it was doing.
-        cpu_seconds: user and system time, children included: hardly depends on other work.
+        cpu_seconds: user and system time, of all processes that it started: hardly depends on other work.
         peak_megabytes: largest resident memory of the process itself, without its children.
     """
 
@@ -41,12 +41,13 @@ def run(command: Sequence[str], accept: Sequence[int] = (0,), env: Mapping[str, 
         RuntimeError: another exit code; the message ends with the command's output.
     """
     with tempfile.TemporaryFile() as output:
-        began, peak = time.monotonic(), 0.0
+        began, peak, used = time.monotonic(), 0.0, dict[int, float]()
         child = subprocess.Popen(
             list(command),
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            start_new_session=True,
         )
         while True:
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)
@@ -54,14 +55,31 @@ def run(command: Sequence[str], accept: Sequence[int] = (0,), env: Mapping[str, 
                 break
             # `ru_maxrss` would start from the memory of the process that forked.
             peak = max(peak, _high_water(child.pid))
-            time.sleep(0.05)
+            used |= _session_seconds(child.pid)
+            time.sleep(0.1)
         wall = time.monotonic() - began
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode not in accept:
             output.seek(0)
             text = output.read().decode(errors="replace")[-2000:]
             raise RuntimeError(f"{' '.join(command[:6])} ... ended with {child.returncode}:\n{text}")
-    return Cost(round(wall, 3), round(usage.ru_utime + usage.ru_stime, 3), round(peak, 1))
+    # Workers that another process reaps are in no child's account; what ends between two looks is in no other.
+    cpu = max(usage.ru_utime + usage.ru_stime, sum(used.values()))
+    return Cost(round(wall, 3), round(cpu, 3), round(peak, 1))
+
+
+def _session_seconds(session: int) -> dict[int, float]:
+    """Processor seconds so far of every process of a session, by process id."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            # The name, in brackets, may hold spaces; after it: state, parent, group, session, ... user and system time.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            found[int(folder.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def sprl(*arguments: str | Path, accept: Sequence[int] = (0,), env: Mapping[str, str] | None = None) -> Cost:

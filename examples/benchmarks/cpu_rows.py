@@ -89,12 +89,12 @@ def build_conditions(folder: Path) -> list[Row]:
         out = folder / f"conditions-{size}"
         arguments = ("--csv", csv_file, "--heldout", "4", "--set", "hud=none", "--workers", "2", "--quiet")
         cost = sprl("build-conditions", *arguments, "--out", out)
-        start_up = sprl("build-conditions", *arguments, "--limit", "1", "--out", folder / f"one-{size}")
-        each = (cost.cpu_seconds - start_up.cpu_seconds) / (count - 1)
+        start_up = sprl("build-conditions", *arguments, "--limit", "2", "--out", folder / f"two-{size}")
+        each = (cost.cpu_seconds - start_up.cpu_seconds) / (count - 2)
         rate = 2 / each
         summary = json.loads((out / "summary.json").read_text())
         facts = {"clips": count, "accepted": summary["eligible"], "cpu_milliseconds_a_clip": round(1000 * each, 1)}
-        facts["wall_clips_a_second"] = round((count - 1) / max(cost.wall_seconds - start_up.wall_seconds, 1e-9), 1)
+        facts["wall_clips_a_second"] = round((count - 2) / max(cost.wall_seconds - start_up.wall_seconds, 1e-9), 1)
         name = f"build-conditions, videos of {size}"
         rows.append(row(name, rate, "clips/s on 2 free cores", f">= {TARGET_CLIPS[size]:g}", cost, **facts))
     return rows
@@ -151,13 +151,10 @@ def _bare_seconds(server: cpu_inputs.Server, in_flight: int) -> float:
     return monotonic() - began
 
 
-def report(folder: Path, count: int = REPORTED_GROUPS) -> list[Row]:
-    """One page over groups and their scores."""
-    groups = write_groups(folder / f"groups-{count}", count)
-    names = sorted(path.name for path in groups.iterdir() if path.is_dir())
-    scores = cpu_inputs.write_scores(folder / f"scores-{count}", groups, names)
-    cost = sprl("report", groups, scores, "--out", folder / f"report-{count}", "--quiet")
-    return [row(f"report, {count:,} groups", cost.cpu_seconds, "s of CPU", "< 60 s, < 2 GB", cost)]
+def report(folder: Path) -> list[Row]:
+    """One page over 10,000 groups and their scores."""
+    cost = grow_report(folder, REPORTED_GROUPS)
+    return [row(f"report, {REPORTED_GROUPS:,} groups", cost.cpu_seconds, "s of CPU", "< 60 s, < 2 GB", cost)]
 
 
 def nft_batch(folder: Path) -> list[Row]:
@@ -178,41 +175,63 @@ def nft_batch(folder: Path) -> list[Row]:
     return [row("arena NFT batch, 16 x 4", cpu, "s of one core", "<= 20 s on 2 cores", two, wall_of_parts=seconds)]
 
 
-def growth(folder: Path, counts: Sequence[int], out: Path) -> list[Row]:
+def growth(folder: Path, counts: Sequence[int], commands: Sequence[str], out: Path) -> list[Row]:
     """Costs of `build-conditions`, `score` and `report` at several numbers of conditions."""
     lines: list[Row] = []
     for count in counts:
-        place = folder / f"growth-{count}"
-        clips = cpu_inputs.write_clip_folders(place / "clips", count)
-        small = (
-            "--preset",
-            "arena",
-            "--set",
-            "clip.action_window=10",
-            "--set",
-            "hud=none",
-            "--workers",
-            "1",
-            "--quiet",
-        )
-        build = sprl("build-conditions", "--clips", clips, *small, "--heldout", "10", "--out", place / "conditions")
-        groups = write_groups(place / "groups", count)
-        judge = ("--judge", "cpu_inputs:ConstantJudge", "--quiet")
-        env = {"PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
-        scoring = sprl("score", groups, *judge, "--out", place / "scores", env=env)
-        page = sprl("report", groups, place / "scores", "--out", place / "report", "--quiet")
-        for command, cost in (("build-conditions", build), ("score", scoring), ("report", page)):
+        for command in commands:
+            cost = GROWING[command](folder / f"{command}-{count}", count)
             lines.append({"command": command, "conditions": count, **vars(cost)})
             print(lines[-1], flush=True)
-    write_growth(lines, out)
-    rows = []
-    for line in lines:
-        command, count, cost = line["command"], line["conditions"], Cost(*list(line.values())[2:])
-        if count == max(counts):
-            rows.append(
-                row(f"{command}, {count:,} conditions", cost.cpu_seconds, "s of CPU", "linear: growth.csv", cost)
-            )
-    return rows
+    write_growth(merge_growth(lines, out / "growth.csv"), out)
+    return [
+        row(
+            f"{line['command']}, {count:,} conditions",
+            line["cpu_seconds"],
+            "s of CPU",
+            "linear: growth.csv",
+            Cost(*cost),
+        )
+        for line in lines
+        if (count := line["conditions"]) == max(counts) and (cost := list(line.values())[2:])
+    ]
+
+
+def grow_build(folder: Path, count: int) -> Cost:
+    """Clip folders without videos, at arena's size."""
+    clips = cpu_inputs.write_clip_folders(folder / "clips", count)
+    settings = ("--preset", "arena", "--set", "clip.action_window=10", "--set", "hud=none", "--workers", "1", "--quiet")
+    return sprl("build-conditions", "--clips", clips, *settings, "--heldout", "10", "--out", folder / "conditions")
+
+
+def grow_score(folder: Path, count: int) -> Cost:
+    """A judge that looks at nothing."""
+    groups = write_groups(folder / "groups", count)
+    env = {"PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
+    return sprl("score", groups, "--judge", "cpu_inputs:ConstantJudge", "--quiet", "--out", folder / "scores", env=env)
+
+
+def grow_report(folder: Path, count: int) -> Cost:
+    """One page over groups and their scores."""
+    groups = write_groups(folder / "groups", count)
+    names = sorted(path.name for path in groups.iterdir() if path.is_dir())
+    scores = cpu_inputs.write_scores(folder / "scores", groups, names)
+    return sprl("report", groups, scores, "--out", folder / "report", "--quiet")
+
+
+GROWING = {"build-conditions": grow_build, "score": grow_score, "report": grow_report}
+
+
+def merge_growth(lines: Sequence[Row], file: Path) -> list[Row]:
+    """With what the file holds of other commands and counts, in the order of `GROWING` and of counts."""
+    known: dict[tuple[str, int], Row] = {}
+    if file.is_file():
+        with file.open(encoding="utf-8") as stream:
+            for text in csv.DictReader(stream):
+                line: Row = {"command": text.pop("command"), "conditions": int(text.pop("conditions"))}
+                known[line["command"], line["conditions"]] = line | {name: float(v) for name, v in text.items()}
+    known |= {(line["command"], line["conditions"]): line for line in lines}
+    return sorted(known.values(), key=lambda line: (list(GROWING).index(line["command"]), line["conditions"]))
 
 
 def write_growth(lines: Sequence[Row], out: Path) -> None:
@@ -272,12 +291,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for cpu_rows.json, growth.csv and growth.png")
     parser.add_argument("--only", default=",".join((*PARTS, "growth")), help="parts, with commas between them")
     parser.add_argument("--counts", default="100,1000,10000", help="numbers of conditions of the part growth")
+    parser.add_argument("--commands", default=",".join(GROWING), help="commands of the part growth")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.only.split(","):
         with tempfile.TemporaryDirectory() as folder:
             if name == "growth":
-                rows = growth(Path(folder), [int(count) for count in options.counts.split(",")], options.out)
+                counts = [int(count) for count in options.counts.split(",")]
+                rows = growth(Path(folder), counts, options.commands.split(","), options.out)
             else:
                 rows = PARTS[name](Path(folder))
         merge(options.out / "cpu_rows.json", rows)
