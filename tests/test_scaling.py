@@ -66,5 +66,5 @@ def test_files_and_figures(scaling: ModuleType, tmp_path: Path) -> None:
     assert value["sources"]["step"] == "verify profile on NVIDIA L20"
     by_count = value["summary"]["euler, 30 steps"]
     assert by_count["7"]["in all"] < by_count["1"]["in all"] / 6
-    assert value["summary"]["ab2, 12 steps"]["7"]["a"] < by_count["7"]["a"]
+    assert value["summary"]["8 evaluations"]["7"]["a"] < by_count["7"]["a"]
     assert (tmp_path / "out" / "scaling.png").stat().st_size > 10_000
