@@ -19,7 +19,7 @@ from stateplay_rl.nft.forward import noised
 from stateplay_rl.nft.loss import nft_loss
 from stateplay_rl.nft.old_policy import DECAY_TYPES, weight_on_old
 from stateplay_rl.nft.schedule import SHIFT, TrainingGrid, model_timestep, sampling_sigmas
-from stateplay_rl.nft.solvers import euler_steps
+from stateplay_rl.nft.solvers import Euler, solver_steps
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 832, 480
 HOLD_ROWS = 10
@@ -136,7 +136,7 @@ def _compare_path(comparison: Comparison, key: str, file: TensorFile, sigmas: Te
     velocity = (path[-1] - path[0]) / (ends[-1] - ends[1])
     start = path[0] - (ends[1] - ends[0]) * velocity
     ours = torch.cat(
-        list(euler_steps(lambda x, _: velocity[None].to(x), start[None], sigmas, latent_dtype=torch.float32))
+        list(solver_steps(Euler, lambda x, _: velocity[None].to(x), start[None], sigmas, latent_dtype=torch.float32))
     )
     comparison.absolute(key, ours, path)
 

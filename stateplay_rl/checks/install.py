@@ -136,7 +136,8 @@ def check_sampling() -> str:
         own = conditions.rows(rows)
         keys = [randomness.DrawKey(0, "initial_noise", candidate=k) for k in range(3)][rows]
         noise = torch.cat([randomness.normal(key, tiny_world.latent_shape(1, 3)) for key in keys])
-        return solvers.euler(
+        return solvers.solve(
+            solvers.Euler,
             lambda x, sigma_B: tiny_world.velocity(model, x, sigma_B, own),
             noise,
             schedule.sampling_sigmas(4),

@@ -91,7 +91,7 @@ def check_schedule() -> str:
     _close("mean training weight", grid.weights.double().mean().reshape(1), [1.0], 1e-6)
     _close("training weight at sigma 1", grid.weights[:1], [0.0])
     x0, eps = torch.tensor([[2.0]]), torch.tensor([[-1.0]])
-    end = solvers.euler(lambda x, _: eps - x0, eps, schedule.sampling_sigmas(30))
+    end = solvers.solve(solvers.Euler, lambda x, _: eps - x0, eps, schedule.sampling_sigmas(30))
     _close("Euler end", end, [2.0], 1e-6)
     return "sampling grid, training grid and Euler path are right"
 

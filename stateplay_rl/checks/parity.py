@@ -19,7 +19,7 @@ from stateplay_rl.checks.comparison import Comparison, GoldenLine
 from stateplay_rl.errors import CheckError
 from stateplay_rl.nft.randomness import DrawKey, normal
 from stateplay_rl.nft.schedule import sampling_sigmas
-from stateplay_rl.nft.solvers import euler, pin_first_slot
+from stateplay_rl.nft.solvers import Euler, pin_first_slot, solve
 from stateplay_rl.worlds.base import ConditionBatch, ConditionInputs, World, WorldSpec
 
 LEVEL = 1.01 / 255
@@ -152,7 +152,8 @@ def _forwards(world: World, plan: ParityPlan, batch: ConditionBatch, x_BCfHW: Te
     outputs["state sequence"] = states.low_BfMS
     outputs["state tokens"] = states.tokens_BNC
     outputs["transition logits"] = world.transition_logits(states, batch)
-    clean_BCfHW = euler(
+    clean_BCfHW = solve(
+        Euler,
         lambda x, sigma_B: world.velocity(x, sigma_B, batch, states).velocity_BCfHW,
         x_BCfHW,
         sampling_sigmas(plan.steps),

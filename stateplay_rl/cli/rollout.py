@@ -18,7 +18,7 @@ from stateplay_rl.cli.options import (
     SetOption,
     resolve_config,
 )
-from stateplay_rl.config.rollout import RolloutConfig
+from stateplay_rl.config.rollout import RolloutConfig, sampler_settings
 
 if TYPE_CHECKING:
     from stateplay_rl.stages.rollout import RolloutSummary
@@ -38,6 +38,13 @@ def command(
     pool: Annotated[str | None, typer.Option(help="pass (default) or heldout.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conditions in stored order.")] = None,
     skip: Annotated[int | None, typer.Option(min=0, help="Leave out the first N conditions.")] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOLVER[+CACHE]",
+            help="euler (default), ab2, dpm2m, unipc2 or unipc3; +taylor or +firstblock caches velocities.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
     seed: SeedOption = None,
@@ -54,6 +61,7 @@ def command(
         "limit": limit,
         "skip": skip,
         "seed": seed,
+        **(sampler_settings(sampler) if sampler is not None else {}),
     }
     resolved = resolve_config(RolloutConfig, config, settings, flags)
     from stateplay_rl.stages import rollout as stage

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stateplay_rl.conditions.codes import RowRejected
 from stateplay_rl.config.conditions import ClipRules
+from stateplay_rl.stores.video import CONVERSION_THREADS
 
 # Share of a frame's duration by which a time stamp may be off: containers round to their time base.
 TIMING_TOLERANCE = 0.25
@@ -91,7 +92,10 @@ def _decode(container: Any, rules: ClipRules, options: dict[str, str]) -> tuple[
                 raise RowRejected("truncated_video", f"frame {len(times)} is damaged")
             if first is None:
                 check_picture_size(frame.width, frame.height, rules)
-                first, first_is_key = frame.to_ndarray(format="rgb24"), bool(frame.key_frame)
+                first, first_is_key = (
+                    frame.to_ndarray(format="rgb24", threads=CONVERSION_THREADS),
+                    bool(frame.key_frame),
+                )
             if frame.pts is None:
                 raise RowRejected("variable_frame_rate", f"frame {len(times)} has no time stamp")
             times.append(frame.pts)

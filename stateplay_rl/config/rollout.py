@@ -16,15 +16,27 @@ Mode = Literal["transition", "coupling", "joint", "full"]
 WAN_SHIFT = 5.0
 """Shift of the grid that the model was trained with."""
 
+Solver = Literal["euler", "ab2", "dpm2m", "unipc2", "unipc3"]
+"""Rules of `nft/samplers.py`."""
+Cache = Literal["none", "taylor", "firstblock"]
+
 
 class SamplingConfig(FrozenConfig):
-    """How candidates are drawn: the model's own Euler ODE on the shifted grid.
+    """How candidates are drawn: the flow ODE on the model's own shifted grid; the public sampler's rule is Euler.
 
     Text and action guidance are 1 (off), as the model was trained; there is no setting for another value.
     """
 
     candidates: int = Field(4, ge=1, le=26, description="candidates per condition; one group")
-    steps: int = Field(30, ge=1, le=1000, description="Euler steps")
+    steps: int = Field(30, ge=1, le=1000, description="steps down the sigma grid")
+    solver: Solver = Field("euler", description="rule of a step: euler, or one of a higher order (docs/samplers.md)")
+    cache: Cache = Field(
+        "none", description="taylor: extrapolate velocities on some steps; firstblock: skip blocks when little changes"
+    )
+    cache_every: int = Field(3, ge=2, description="taylor: one step of so many asks the model")
+    cache_threshold: float = Field(
+        0.1, gt=0, description="firstblock: relative change of the first block's effect from which all blocks run"
+    )
     shift: float = Field(WAN_SHIFT, gt=0, description="shift of the sigma grid")
     candidates_per_call: int = Field(
         1, ge=1, description="candidates of one condition that are sampled together (memory against speed)"
@@ -37,8 +49,24 @@ class SamplingConfig(FrozenConfig):
     @property
     def sampler(self) -> str:
         """Name of the sampler as it stands in every record; another grid is another sampler."""
-        name = "euler" if self.shift == WAN_SHIFT else f"euler-shift{self.shift:g}"
-        return name if self.latents == "float32" else f"{name}-bf16"
+        caches = {
+            "none": "",
+            "taylor": f"+taylor{self.cache_every}",
+            "firstblock": f"+firstblock{self.cache_threshold:g}",
+        }
+        shift = "" if self.shift == WAN_SHIFT else f"-shift{self.shift:g}"
+        return f"{self.solver}{caches[self.cache]}{shift}" + ("" if self.latents == "float32" else "-bf16")
+
+    @property
+    def taylor_every(self) -> int | None:
+        """One step of so many is computed; None without the Taylor cache."""
+        return self.cache_every if self.cache == "taylor" else None
+
+
+def sampler_settings(name: str) -> dict[str, str]:
+    """Settings that `--sampler SOLVER[+CACHE]` stands for; their values are checked with the config."""
+    solver, plus, cache = name.partition("+")
+    return {"sampling.solver": solver, "sampling.cache": cache if plus else "none"}
 
 
 class RolloutConfig(FrozenConfig):

@@ -260,6 +260,8 @@ class TrainNftConfig(FrozenConfig):
             )
         if self.heldout.policy == "average" and not self.evaluation_average.decay:
             raise ValueError("heldout.policy is `average`, but evaluation_average.decay is 0: there is no average")
+        if self.parallel.strategy == "sharded" and self.sampling.cache == "firstblock":
+            raise ValueError("sampling.cache firstblock skips blocks on one rank that sharded ranks must run together")
         if self.stage == "c" and self.extend is not None:
             raise ValueError("extend adds conditions to stage A")
         if self.stage == "a" and self.force_without_gate:

@@ -17,6 +17,7 @@ from torch import Tensor
 from stateplay_rl.config.rollout import SamplingConfig
 from stateplay_rl.errors import CheckError, InputError
 from stateplay_rl.nft.randomness import DrawKey, generator
+from stateplay_rl.nft.samplers import SOLVERS
 from stateplay_rl.nft.schedule import sampling_sigmas
 from stateplay_rl.stores.atomic import sha256_json
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
@@ -24,7 +25,7 @@ from stateplay_rl.stores.groups import GroupRecord, GroupStore
 from stateplay_rl.stores.video import decode_mp4
 from stateplay_rl.worlds.base import ConditionInputs, PolicyName, World, WorldSpec
 from stateplay_rl.worlds.policy_bank import sha256_tensors
-from stateplay_rl.worlds.sampling import sample_candidates
+from stateplay_rl.worlds.sampling import SamplingMethod, sample_candidates
 
 NOISE = "initial_noise"
 """Purpose of the random stream that initial noise comes from."""
@@ -64,11 +65,13 @@ class RolloutPlan:
 
 
 def _sampling_identity(sampling: SamplingConfig) -> dict[str, Any]:
-    """What of the settings makes other candidates; the default precision is left out, as in older groups' ids."""
+    """What of the settings makes other candidates; later settings at their defaults are left out: older ids stay."""
     settings = sampling.model_dump(mode="json")
-    if settings["latents"] == "float32":
-        del settings["latents"]
-    return settings
+    unused = {"taylor": ("cache_threshold",), "firstblock": ("cache_every",)}
+    for name in unused.get(sampling.cache, ("cache_every", "cache_threshold")):
+        del settings[name]
+    defaults = {"latents": "float32", "solver": "euler", "cache": "none"}
+    return {name: value for name, value in settings.items() if defaults.get(name) != value}
 
 
 class HasSpec(Protocol):
@@ -178,11 +181,22 @@ def _sample(world: World, inputs: ConditionInputs, record: ConditionRecord, plan
         wanted = range(start, min(start + plan.sampling.candidates_per_call, plan.sampling.candidates))
         noise = [generator(_noise_seed(plan, record, k)) for k in wanted]
         batch = conditions.select([0] * len(wanted))
-        latent_dtype = getattr(torch, plan.sampling.latents)
         parts.append(
-            sample_candidates(world, batch, policy=plan.policy, sigmas=sigmas, noise=noise, latent_dtype=latent_dtype)
+            sample_candidates(
+                world, batch, policy=plan.policy, sigmas=sigmas, noise=noise, method=sampling_method(plan.sampling)
+            )
         )
     return torch.cat(parts)
+
+
+def sampling_method(sampling: SamplingConfig) -> SamplingMethod:
+    """What the settings name."""
+    return SamplingMethod(
+        rule_of=SOLVERS[sampling.solver],
+        taylor_every=sampling.taylor_every,
+        first_block=sampling.cache_threshold if sampling.cache == "firstblock" else None,
+        latent_dtype=getattr(torch, sampling.latents),
+    )
 
 
 def picture_spread(candidates_KThwC: Sequence[np.ndarray]) -> float:

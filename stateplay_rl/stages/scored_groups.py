@@ -174,11 +174,13 @@ def _sampling_of(groups: Path, record: Manifest | UnfinishedRecord, found: Seque
             f"{groups} does not record how its candidates were sampled ({error})", "roll the groups out again"
         ) from error
     for group in found:
-        facts = (group.record.candidates, group.record.sampling_steps)
-        if facts != (sampling.candidates, sampling.steps):
+        found_words = (
+            f"{group.record.candidates} candidates of {group.record.sampling_steps} {group.record.sampler} steps"
+        )
+        words = f"{sampling.candidates} candidates of {sampling.steps} {sampling.sampler} steps"
+        if found_words != words:
             raise CorruptionError(
-                f"group {group.record.group_id} has {facts[0]} candidates of {facts[1]} steps, its directory "
-                f"records {sampling.candidates} of {sampling.steps}",
+                f"group {group.record.group_id} has {found_words}, its directory records {words}",
                 "roll the groups out again",
             )
     return sampling

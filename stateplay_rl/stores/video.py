@@ -27,6 +27,9 @@ _CRF_SMALL = 8
 _CRF_LARGE = 18
 _MAX_FRAMES = 4096
 _MAX_DECODED_BYTES = 4 << 30
+CONVERSION_THREADS = 1
+"""For turning one frame into RGB. PyAV's own choice starts a thread per core for every frame, which takes longer than
+the work, and many times longer on a busy machine; the pixels are the same."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def _decode(path: Path, max_frames: int) -> np.ndarray:
         for frame in container.decode(stream):
             if len(frames) == limit:
                 raise InputError(f"{path} has more than {limit} frames of {stream.width}x{stream.height}", "cut it")
-            frames.append(frame.to_ndarray(format="rgb24"))
+            frames.append(frame.to_ndarray(format="rgb24", threads=CONVERSION_THREADS))
         declared = stream.frames
     if not frames or len({frame.shape for frame in frames}) > 1:
         raise CorruptionError(f"{path} decodes to {len(frames)} frames of differing sizes", "replace the file")
@@ -167,7 +170,7 @@ def decode_frames(path: Path, indices: Sequence[int], expected_frames: int) -> n
     with _opened(path) as (container, stream):
         for frame in container.decode(stream):
             if count in wanted:
-                frames.append(reformatter.reformat(frame, format="rgb24").to_ndarray())
+                frames.append(reformatter.reformat(frame, format="rgb24", threads=CONVERSION_THREADS).to_ndarray())
             count += 1
             if count > expected_frames:
                 break

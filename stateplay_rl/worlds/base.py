@@ -218,6 +218,10 @@ class World(Protocol):
         """Velocity under the current policy at one sigma per sample; slot 0 is overwritten by the first
         frame's latent inside. `states` (from `states()`, same policy) saves recomputing them."""
 
+    def first_block_cache(self, threshold: float) -> AbstractContextManager[None]:
+        """Inside the block, for one trajectory: when the first block's effect changes by less than `threshold` from
+        one call of `velocity` to the next, the other blocks' effect is reused. UsageError where that cannot be."""
+
     def transition_logits(self, states: StateSequence, conditions: ConditionBatch) -> Tensor:
         """Predicted codes [B, f-1, M, codes] from the state sequence and the first f-1 action bins."""
 

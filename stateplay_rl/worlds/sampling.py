@@ -1,4 +1,4 @@
-"""Candidates of conditions: initial noise, Euler steps with the first frame pinned, stored dtype.
+"""Candidates of conditions: initial noise, steps of the flow ODE with the first frame pinned, stored dtype.
 
 Shapes: B candidates, C latent channels, f latent slots, H W latent grid.
 """
@@ -6,15 +6,43 @@ Shapes: B candidates, C latent channels, f latent slots, H W latent grid.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from stateplay_rl.nft.solvers import euler, pin_first_slot
+from stateplay_rl.nft.samplers import TaylorCache
+from stateplay_rl.nft.solvers import Euler, RuleOf, VelocityFn, pin_first_slot, solve
 from stateplay_rl.worlds.base import ConditionBatch, PolicyName, World
 
 STORED_DTYPE = torch.bfloat16
 """dtype of stored clean latents; training reads exactly these values."""
+
+
+@dataclass(frozen=True)
+class SamplingMethod:
+    """How noise becomes a candidate; the default is the public sampler's rule with every velocity computed.
+
+    Args:
+        rule_of: rule of a step.
+        taylor_every: with the Taylor cache: one step of so many is computed.
+        first_block: with the first-block cache: its threshold.
+        latent_dtype: dtype of latents between steps; bfloat16 is the public sampler's choice.
+    """
+
+    rule_of: RuleOf = Euler
+    taylor_every: int | None = None
+    first_block: float | None = None
+    latent_dtype: torch.dtype = torch.float32
+
+    @property
+    def is_euler(self) -> bool:
+        """Every velocity computed, plain Euler steps."""
+        return self.rule_of is Euler and self.taylor_every is None and self.first_block is None
+
+
+PLAIN = SamplingMethod()
 
 
 def initial_noise(conditions: ConditionBatch, noise: Sequence[torch.Generator]) -> Tensor:
@@ -42,7 +70,7 @@ def sample_candidates(
     policy: PolicyName,
     sigmas: Tensor,
     noise: Sequence[torch.Generator] | Tensor,
-    latent_dtype: torch.dtype = torch.float32,
+    method: SamplingMethod = PLAIN,
 ) -> Tensor:
     """Sample one candidate per row of `conditions` (rows may repeat one condition).
 
@@ -55,8 +83,7 @@ def sample_candidates(
         policy: whose velocity is followed.
         sigmas: falling grid [steps].
         noise: a CPU generator per row, or noise float32 [B, C, f, H, W] drawn before.
-        latent_dtype: dtype of latents between steps; bfloat16 is the public sampler's choice. A checkout's own
-            sampler keeps its own.
+        method: rule, caches and dtype of the steps. A checkout's own sampler takes the place of plain Euler steps.
 
     Returns:
         Clean latents bfloat16 [B, C, f, H, W] on the world's device; slot 0 is the first frame's latent.
@@ -69,23 +96,27 @@ def sample_candidates(
         raise ValueError(f"noise {list(drawn.shape)} does not fit {len(conditions)} rows of f slots")
     noise_BCfHW = drawn.to(world.device)
     with world.policies.use(policy), torch.inference_mode():
-        if world.own_sampler is None:
-            latents_BCfHW = euler_candidates(world, conditions, noise_BCfHW, sigmas, latent_dtype)
-        else:
+        if world.own_sampler is not None and method.is_euler:
             latents_BCfHW = world.own_sampler(noise_BCfHW, sigmas, conditions)
+        else:
+            latents_BCfHW = solved_candidates(world, conditions, noise_BCfHW, sigmas, method)
     # Cast outside inference mode: what leaves here may be part of a training graph.
     return latents_BCfHW.clone().to(STORED_DTYPE)
 
 
-def euler_candidates(
-    world: World, conditions: ConditionBatch, noise_BCfHW: Tensor, sigmas: Tensor, latent_dtype: torch.dtype
+def solved_candidates(
+    world: World, conditions: ConditionBatch, noise_BCfHW: Tensor, sigmas: Tensor, method: SamplingMethod = PLAIN
 ) -> Tensor:
-    """This package's Euler loop under the current policy, clean latents in `latent_dtype`."""
-    states = world.states(conditions)
-    return euler(
-        lambda x, sigma_B: world.velocity(x, sigma_B, conditions, states).velocity_BCfHW,
-        noise_BCfHW,
-        sigmas,
-        pin_first_slot(conditions.first_latent_BC1HW),
-        latent_dtype,
-    )
+    """This package's own loop under the current policy, clean latents in the method's dtype."""
+    caching = nullcontext() if method.first_block is None else world.first_block_cache(method.first_block)
+    with caching:
+        states = world.states(conditions)
+
+        def velocity(x: Tensor, sigma_B: Tensor) -> Tensor:
+            return world.velocity(x, sigma_B, conditions, states).velocity_BCfHW
+
+        velocity_fn: VelocityFn = velocity
+        if method.taylor_every is not None:
+            velocity_fn = TaylorCache(velocity, method.taylor_every)
+        pinned = pin_first_slot(conditions.first_latent_BC1HW)
+        return solve(method.rule_of, velocity_fn, noise_BCfHW, sigmas, pinned, method.latent_dtype)

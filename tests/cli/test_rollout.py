@@ -70,3 +70,23 @@ def test_wrong_usage(called: list[Any], wrong: list[str], tmp_path: Path) -> Non
     assert main(command) == EXIT_USAGE
     assert called == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "option, name",
+    [
+        ("euler", "euler"),
+        ("dpm2m", "dpm2m"),
+        ("unipc3+taylor", "unipc3+taylor3"),
+        ("ab2+firstblock", "ab2+firstblock0.1"),
+    ],
+)
+def test_the_sampler_has_one_name(called: list[Any], tmp_path: Path, option: str, name: str) -> None:
+    assert main(["rollout", "conditions", "--out", str(tmp_path / "out"), "--sampler", option]) == EXIT_OK
+    assert called[0][0].sampling.sampler == name
+
+
+@pytest.mark.parametrize("option", ["heun", "euler+", "euler+teacache", "+taylor", ""])
+def test_unknown_samplers_are_refused(called: list[Any], tmp_path: Path, option: str) -> None:
+    assert main(["rollout", "conditions", "--out", str(tmp_path / "out"), "--sampler", option]) == EXIT_USAGE
+    assert called == []

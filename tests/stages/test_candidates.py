@@ -179,3 +179,30 @@ def test_diversity_by_hand() -> None:
     low, high = np.full((2, 4, 4, 3), 10, np.uint8), np.full((2, 4, 4, 3), 30, np.uint8)
     assert picture_spread([low, high]) == 10.0
     assert picture_spread([low, low, low]) == 0.0
+
+
+def test_every_sampler_names_itself_and_makes_other_candidates(
+    bench: Bench, conditions: ConditionStore, tmp_path: Path
+) -> None:
+    plan = plan_of(bench.world, sampling=SAMPLING.model_copy(update={"steps": 8}))
+    changes = [
+        {}, {"solver": "ab2"}, {"solver": "dpm2m"}, {"solver": "unipc2"}, {"cache": "taylor"}, {"cache": "firstblock"}
+    ]  # fmt: skip
+    groups = []
+    for change in changes:
+        sampling = plan.sampling.model_copy(update=change)
+        groups.append(roll(tmp_path, bench.world, conditions, "c0", replace(plan, sampling=sampling)))
+    names = ["euler", "ab2", "dpm2m", "unipc2", "euler+taylor3", "euler+firstblock0.1"]
+    assert [group.record.sampler for group in groups] == names
+    assert len({group.record.latents_sha256 for group in groups}) == len({g.record.group_id for g in groups}) == 6
+
+
+def test_ids_of_older_groups_stay(bench: Bench) -> None:
+    """Settings that came later are no part of an id while they are at their defaults, or not in use."""
+    plain = plan_of(bench.world)
+    unused = SAMPLING.model_copy(update={"cache_every": 7, "cache_threshold": 0.9})
+    assert replace(plain, sampling=unused).group_id("c0") == plain.group_id("c0")
+    settings = {"candidates": 3, "steps": 2, "shift": 5.0, "candidates_per_call": 1}
+    assert candidates._sampling_identity(SAMPLING) == settings
+    taylor = SAMPLING.model_copy(update={"cache": "taylor"})
+    assert candidates._sampling_identity(taylor) == {**settings, "cache": "taylor", "cache_every": 3}

@@ -388,3 +388,18 @@ def test_the_gram_matrix_is_that_of_the_groups_gradients(draws, chain, tmp_path)
 def test_the_thresholds_are_those_of_the_go_no_go():
     assert (ALIKE_BELOW_POINTS, BOTH_MODES_SHARE, CLEAR_COSINE) == (10.0, 0.5, 0.2)
     assert verify_signal.GO_CANDIDATES == 96
+
+
+def test_groups_of_another_sampler_than_their_directorys_are_refused(chain, tmp_path):
+    """One group was sampled by another rule: its record differs from what its directory says of all."""
+    copy = tmp_path / "copy"
+    shutil.copytree(chain.groups, copy)
+    store, record = GroupStore(copy), chain.conditions.records[0]
+    sampling = SAMPLING.model_copy(update={"solver": "dpm2m"})
+    world = base_world()
+    plan = RolloutPlan(0, 0, sampling, "live", policy_sha256(world, "live"), world.sha256)
+    stranger = store.read(roll_out_group(world, chain.conditions, record, plan, store))
+    mixed = SimpleNamespace(groups=copy, conditions=chain.conditions, stored=[stranger, *chain.stored[1:]])
+    scores = write_scores(tmp_path / "scores", mixed, directed)
+    with pytest.raises(CorruptionError, match="has 4 candidates of 3 dpm2m steps, its directory records"):
+        read_scored_groups(copy, scores, chain.conditions.root)

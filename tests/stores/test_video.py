@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stateplay_rl.errors import CorruptionError, InputError
-from stateplay_rl.stores.video import decode_mp4, encode_mp4, probe_mp4
+from stateplay_rl.stores.video import decode_frames, decode_mp4, encode_mp4, probe_mp4
 from tests.stores.helpers import pictures
 
 
@@ -22,6 +22,16 @@ def test_bytes_are_reproducible_and_pictures_survive(tmp_path: Path) -> None:
     decoded = decode_mp4(tmp_path / "a.mp4")
     assert decoded.shape == frames.shape
     assert np.abs(decoded.astype(int) - frames).mean() < 3
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_pixels_do_not_depend_on_threads(tmp_path: Path, threads: int) -> None:
+    """One thread converts frames here; videos that were read with PyAV's own number must read the same."""
+    encode_mp4(tmp_path / "a.mp4", pictures(5, height=48, width=80), 20.0)
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        frames = [frame.to_ndarray(format="rgb24", threads=threads) for frame in container.decode(video=0)]
+    assert np.array_equal(np.stack(frames), decode_mp4(tmp_path / "a.mp4"))
+    assert np.array_equal(np.stack(frames[1:4:2]), decode_frames(tmp_path / "a.mp4", [1, 3], 5))
 
 
 def test_facts_come_from_decoding(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from stateplay_rl.nft.randomness import generator
 from stateplay_rl.nft.schedule import sampling_sigmas
 from stateplay_rl.worlds.base import ConditionBatch, StateSequence
 from stateplay_rl.worlds.native.world import NativeStates, NativeWorld
-from stateplay_rl.worlds.sampling import initial_noise, sample_candidates
+from stateplay_rl.worlds.sampling import SamplingMethod, initial_noise, sample_candidates
 from tests.worlds.tiny import tiny_inputs, tiny_world
 
 SIGMAS = sampling_sigmas(3)
@@ -101,3 +101,18 @@ def test_states_are_computed_once_per_call(monkeypatch: pytest.MonkeyPatch) -> N
     sample(tiny_world(), [0, 0, 0, 0], [1, 2, 3, 4])
     assert calls == [4]
     assert issubclass(NativeStates, StateSequence)
+
+
+def test_the_taylor_cache_asks_the_world_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = tiny_world()
+    conditions = world.encode_conditions(tiny_inputs(1))
+    calls = []
+    original = NativeWorld.velocity
+    monkeypatch.setattr(NativeWorld, "velocity", lambda *a: (calls.append(1), original(*a))[1])
+    arguments = {"policy": "live", "sigmas": sampling_sigmas(12), "noise": [generator(1)]}
+    full = sample_candidates(world, conditions, **arguments)
+    assert len(calls) == 12
+    cached = sample_candidates(world, conditions, method=SamplingMethod(taylor_every=3), **arguments)
+    assert len(calls) == 12 + 6
+    assert torch.equal(full[:, :, :1], cached[:, :, :1])
+    assert not torch.equal(full, cached)

@@ -1,8 +1,4 @@
-"""What a segment will take beside disk and money: memory, evaluations, days. Estimates, with what they rest on.
-
-Speeds: performance.md's figures of one H200 at the real sizes, scaled; an L20 is about 7 times slower. They are to be
-replaced by `sprl verify profile` of the machine itself.
-"""
+"""What a segment will take beside disk and money: memory, evaluations, days. Estimates, with what they rest on."""
 
 from __future__ import annotations
 
@@ -12,23 +8,16 @@ from dataclasses import dataclass
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
+from stateplay_rl.nft.samplers import evaluations as evaluations_of_model
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.train_nft.sizes import BFLOAT16, FLOAT32, Sizes
+from stateplay_rl.stages.train_nft.speeds import ARENA_CORE, H200, H200_KEEPING, Speeds
 from stateplay_rl.stores import layout
 from stateplay_rl.worlds.native.presets import preset
 from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
-SLOWER_THAN_H200: Mapping[str, float] = {"h200": 1.0, "l20": 7.0}
-H200_STEP_SECONDS, H200_DECODE_SECONDS = 0.22, 1.5
-"""One forward of one video, hence one Euler step; VAE decode and MP4 of one candidate: 480x832x97."""
-H200_SAMPLE_SECONDS: Mapping[bool, float] = {True: 0.96, False: 0.77}
-"""Old forward, live forward and backward; with gradient checkpointing and without."""
-H200_ANCHOR_SECONDS: Mapping[bool, float] = {True: 0.72, False: 0.56}
-"""Forward and backward on the real clip."""
-H200_STUDENT_SECONDS, STUDENT_GIB = 8.5, 25.6
-"""The 9B student on a group of 124 pictures: reading, vision tower, prefill and scores; peak. From docs/student.md."""
-CPU_STEP_SECONDS, CPU_DECODE_SECONDS, CPU_SAMPLE_SECONDS = 0.020, 0.12, 0.065
-"""arena on one core of a 2024 server."""
+STUDENT_GIB = 25.6
+"""Peak of the 9B student on a group of 124 pictures; docs/student.md."""
 ACTIVATION_TENSORS: Mapping[bool, float] = {True: 2.1, False: 17.0}
 """Token-by-width tensors per block that stay for the backward, with checkpointing and without; from performance.md."""
 DECODE_GIB_AT_FULL_SIZE, FULL_SIZE_PIXELS = 15.2, 480 * 832 * 97
@@ -119,14 +108,42 @@ def days(config: TrainNftConfig, world: WorldConfig, plan: SegmentPlan, evaluati
 
     A judge elsewhere overlaps with it; a student of full size takes its own time on the same GPUs.
     """
-    candidate, sample, judging = _seconds(config, world)
-    total = 0.0
-    for size in plan.sizes():
-        total += -(-size // gpus) * (config.sampling.candidates * candidate + judging)
-        total += _visits_of_a_rank(config, size, gpus) * sample
-    groups = -(-config.heldout.conditions // gpus)
-    total += evaluations * groups * (config.heldout.samples * candidate + judging)
-    return total / SECONDS_PER_DAY
+    if world.preset == "arena":
+        speeds = ARENA_CORE
+    else:
+        speeds = (H200 if world.gradient_checkpointing else H200_KEEPING).on(config.plan.gpu)
+    return sum(seconds_of_parts(config, plan, evaluations, gpus, speeds).values()) / SECONDS_PER_DAY
+
+
+def seconds_of_parts(
+    config: TrainNftConfig, plan: SegmentPlan, evaluations: int, gpus: int, speeds: Speeds
+) -> dict[str, float]:
+    """Seconds of a segment's parts, on the GPU that has most to do.
+
+    Args:
+        evaluations: of the held-out conditions.
+        gpus: or CPU processes.
+        speeds: of one of them.
+    """
+    sampling, anchors, held = config.sampling, config.anchors, config.heldout
+    candidate = evaluations_of_model(sampling.steps, sampling.taylor_every) * speeds.step
+    file = speeds.decode + speeds.mp4
+    # The cross-entropy of the transition anchor alone needs no forward of the video.
+    sample = speeds.sample + (speeds.anchors / anchors.anchor_every if anchors.fm_real else 0.0)
+    sample += speeds.step if anchors.reference_penalty else 0.0
+    anchored = bool(anchors.fm_real) or bool(anchors.transition_real)
+    sizes = plan.sizes()
+    groups = sum(-(-size // gpus) for size in sizes)
+    judged = evaluations * -(-held.conditions // gpus)
+    student = speeds.student if judged_by_big_student(config) else 0.0
+    return {
+        "sampling": groups * sampling.candidates * candidate,
+        "decoding": groups * sampling.candidates * file,
+        "encoding": groups * speeds.encode if anchored else 0.0,
+        "training": sum(_visits_of_a_rank(config, size, gpus) for size in sizes) * sample,
+        "held-out": judged * held.samples * (candidate + file),
+        "student": (groups + judged) * student,
+    }
 
 
 def _visits_of_a_rank(config: TrainNftConfig, conditions: int, gpus: int) -> int:
@@ -136,18 +153,3 @@ def _visits_of_a_rank(config: TrainNftConfig, conditions: int, gpus: int) -> int
     calls = whole * -(-per_step // gpus) + -(-rest // gpus)
     levels = config.sampling.steps if config.loss.full_schedule else 1
     return calls * config.optimizer.inner_epochs * levels
-
-
-def _seconds(config: TrainNftConfig, world: WorldConfig) -> tuple[float, float, float]:
-    """Seconds of one candidate, of one sample of one pass, and of one judgement on the same device."""
-    if world.preset == "arena":
-        return config.sampling.steps * CPU_STEP_SECONDS + CPU_DECODE_SECONDS, CPU_SAMPLE_SECONDS, 0.0
-    slower, recompute = SLOWER_THAN_H200[config.plan.gpu], world.gradient_checkpointing
-    candidate = config.sampling.steps * H200_STEP_SECONDS + H200_DECODE_SECONDS
-    sample = H200_SAMPLE_SECONDS[recompute]
-    if config.anchors.fm_real:
-        sample += H200_ANCHOR_SECONDS[recompute] / config.anchors.anchor_every
-    if config.anchors.reference_penalty:
-        sample += H200_STEP_SECONDS
-    judging = H200_STUDENT_SECONDS if judged_by_big_student(config) else 0.0
-    return slower * candidate, slower * sample, slower * judging

@@ -12,7 +12,11 @@ from stateplay_rl.stages.train_nft.inputs import HAND_MADE, TrainInputs
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.manifest import Manifest, manifest_sha256, read_manifest
 
-MUST_KEEP = {"c": ("world", "mode", "seed"), HAND_MADE: ("world", "mode")}
+SAMPLER = tuple(
+    f"sampling.{name}" for name in ("solver", "cache", "cache_every", "cache_threshold", "shift", "latents")
+)
+"""Settings that the sampler's name is made of: one run holds candidates of one sampler."""
+MUST_KEEP = {"c": ("world", "mode", "seed", *SAMPLER), HAND_MADE: ("world", "mode", *SAMPLER)}
 """Settings that a later segment cannot change: live, old and moments would be of something else. `--extend`: all."""
 OF_OTHER_STAGES = ("stage", "stage_a_limit", "stage_c_conditions", "audits", "reward_model", "force_without_gate")
 NOT_MEANING = (*OF_OTHER_STAGES, "extend", "preflight")

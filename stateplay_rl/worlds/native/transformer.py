@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from diffusers.models.cache_utils import CacheMixin
 from diffusers.models.normalization import FP32LayerNorm
 from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed, WanTimeTextImageEmbedding
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class TextKeysValues:
         return TextKeysValues(tuple(k[index_B] for k in self.keys), tuple(v[index_B] for v in self.values))
 
 
-class LatentStateTransformer(nn.Module):
+class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
     """Velocity of noisy latents given first frame (slot 0), sigma, actions, text and state tokens.
 
     Differences from the public code: one sigma per sample; the time embedding is computed for the two

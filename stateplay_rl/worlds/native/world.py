@@ -7,6 +7,7 @@ L text tokens, D text width, M state tokens per slot.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ from stateplay_rl.worlds.base import (
     check_inputs,
 )
 from stateplay_rl.worlds.native import coupling_lora
+from stateplay_rl.worlds.native.first_block import first_block_cache
 from stateplay_rl.worlds.native.keymap import TrainingLayout
 from stateplay_rl.worlds.native.modes import trained_groups
 from stateplay_rl.worlds.native.policy_weights import overlay_weights, prepare_lora, trained_weights
@@ -178,6 +180,10 @@ class NativeWorld:
             states.tokens_BNC,
         )
         return WorldOutput(velocity_BCfHW.float(), states)
+
+    def first_block_cache(self, threshold: float) -> AbstractContextManager[None]:
+        """Skip all blocks but the first where its effect changes by less than `threshold` from call to call."""
+        return first_block_cache(self.transformer, threshold)
 
     def transition_logits(self, states: StateSequence, conditions: ConditionBatch) -> Tensor:
         """Predicted codes [B, f-1, M, codes] from the state sequence and the first f-1 action bins."""

@@ -20,7 +20,7 @@ from stateplay_rl.errors import InputError
 from stateplay_rl.nft.randomness import DrawKey, normal
 from stateplay_rl.nft.schedule import sampling_sigmas
 from stateplay_rl.worlds.base import ConditionBatch, World
-from stateplay_rl.worlds.sampling import euler_candidates
+from stateplay_rl.worlds.sampling import SamplingMethod, solved_candidates
 from stateplay_rl.worlds.stateplay.networks import accepted
 
 REQUIRED = ("dit", "latents", "first_frame_latents", "context", "keyboard_action")
@@ -124,7 +124,9 @@ def require_equal(world: World, sampler: CheckoutSampler, text_BLD: Tensor) -> s
     with torch.inference_mode():
         theirs = sampler(noise, sigmas, condition)
         errors = [
-            _error(theirs, euler_candidates(world, condition, noise, sigmas, dtype).float())
+            _error(
+                theirs, solved_candidates(world, condition, noise, sigmas, SamplingMethod(latent_dtype=dtype)).float()
+            )
             for dtype in (torch.float32, torch.bfloat16)
         ]
     if not min(errors) <= TOLERANCES[world.compute_dtype]:  # also where it is not finite

@@ -10,6 +10,7 @@ L text tokens, D text width, M state tokens per slot, S state width, N video tok
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,17 @@ class CheckoutWorld:
             return self._run(noise, torch.ones(len(conditions), device=self.device), conditions)[1]
 
         return CheckoutStates(compute, len(conditions))
+
+    def first_block_cache(self, threshold: float) -> AbstractContextManager[None]:
+        """Refused: the checkout's blocks are its own.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "the checkout's model has no first-block cache",
+            "use --sampler SOLVER or SOLVER+taylor, or the native backend",
+        )
 
     def velocity(
         self,

@@ -150,6 +150,11 @@ def test_groups_of_other_settings_are_refused(made: Made) -> None:
     for changes, what in (
         ({"sampling": {"candidates": 3, "steps": 3}}, "candidates is 2, this run has 3"),
         ({"sampling": {"candidates": 2, "steps": 4}}, "sampling steps is 3, this run has 4"),
+        ({"sampling": {"candidates": 2, "steps": 3, "solver": "ab2"}}, "sampler is euler, this run has ab2"),
+        (
+            {"sampling": {"candidates": 2, "steps": 3, "cache": "taylor"}},
+            r"sampler is euler, this run has euler\+taylor3",
+        ),
     ):
         with pytest.raises(InputError, match=what):
             made.batch(groups, scores, **changes).check(made.bench.world)

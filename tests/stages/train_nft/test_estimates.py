@@ -12,6 +12,7 @@ from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.stages.train_nft import estimates
 from stateplay_rl.stages.train_nft.estimates import Evaluations
 from stateplay_rl.stages.train_nft.sizes import measure_sizes
+from stateplay_rl.stages.train_nft.speeds import H200
 from stateplay_rl.stores import layout
 from stateplay_rl.worlds.world_files import arena_world
 from tests.stages.train_nft.real_world import SHAPE, STAGE_A, real_world
@@ -27,10 +28,10 @@ def days_of_a(world: WorldConfig, gpus: int = 7, **changes: object) -> float:
 
 
 def test_stage_a_on_seven_l20(world: WorldConfig) -> None:
-    """112 candidates a batch: 16 a GPU; 30 steps of 0.22 s and a decode, seven times slower than an H200."""
+    """112 candidates a batch: 16 a GPU; 30 steps of 0.22 s, a decode and 4 clips, seven times slower than an H200."""
     found = days_of_a(world)
-    sampling = 16 * 7 * (30 * 0.22 + 1.5)
-    training = 16 * 2 * 7 * (0.96 + 0.72)
+    sampling = 16 * (7 * (30 * 0.22 + 1.3) + 0.2)
+    training = 16 * 2 * 7 * (0.96 + 0.72) + 4 * 7 * 0.5
     assert found == pytest.approx(2000 / 28 * (sampling + training) / 86400, rel=0.02)
     assert 6.9 < days_of_a(world, gpus=1) / found < 7.1
     assert days_of_a(world, plan={"gpu": "h200"}) < found / 6
@@ -39,7 +40,7 @@ def test_stage_a_on_seven_l20(world: WorldConfig) -> None:
 def test_steps_wait_for_the_busiest_rank(world: WorldConfig) -> None:
     """28 samples a step on 8 GPUs: four of them have four, and nobody goes ahead: the training of 7 GPUs."""
     training = 71.43 * 16 * 2 * 7 * (0.96 + 0.72) / 86400
-    sampling = 71.43 * 4 * 4 * 7 * (30 * 0.22 + 1.5) / 86400
+    sampling = 71.43 * (4 * 4 * (7 * (30 * 0.22 + 1.3) + 0.2) + 4 * 7 * 0.5) / 86400
     assert days_of_a(world, gpus=8) == pytest.approx(training + sampling, rel=0.02)
 
 
@@ -63,10 +64,21 @@ def test_a_student_of_full_size_takes_time_and_memory_of_its_own(world: WorldCon
     waiting = estimates.peak_gib(memory, student_waits=True)
     assert here == pytest.approx(memory["weights"] + memory["training state"] + memory["decoding"] + 25.6)
     assert waiting == pytest.approx(memory["weights"] + memory["training state"] + 25.6)
-    assert days_of_a(world, **stage_c) - days_of_a(world) == pytest.approx(71.43 * 4 * 7 * 8.5 / 86400, rel=0.02)
+    assert days_of_a(world, **stage_c) - days_of_a(world) == pytest.approx(71.43 * 4 * 7 * 3.6 / 86400, rel=0.02)
     (tmp_path / layout.STUDENT).write_text(json.dumps({"base": "arena"}))
     assert not estimates.judged_by_big_student(config)
     assert "student" not in estimates.memory_gib(config, world, sizes, 97, 1)
+
+
+def test_a_taylor_cache_saves_evaluations(world: WorldConfig) -> None:
+    """30 steps with one of 3 computed after three of warm-up: 0, 1, 2, 4, 7, ... 28, twelve evaluations."""
+    parts = [
+        estimates.seconds_of_parts(TrainNftConfig(sampling=sampling), STAGE_A, 0, 7, H200)
+        for sampling in ({"cache": "taylor", "cache_every": 3}, {"steps": 12}, {})
+    ]
+    assert parts[0] == parts[1]
+    assert parts[0]["sampling"] == pytest.approx(parts[2]["sampling"] * 12 / 30)
+    assert parts[0]["training"] == parts[2]["training"]
 
 
 def test_memory_fits_the_figures_that_it_comes_from(world: WorldConfig) -> None:

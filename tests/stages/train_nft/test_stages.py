@@ -20,7 +20,7 @@ from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manife
 from stateplay_rl.stores.segments import list_segments
 from tests.stages.train_nft.gates import write_gate
 from tests.stages.train_nft.helpers import write_tiny_conditions
-from tests.stages.train_nft.lab import Lab, results
+from tests.stages.train_nft.lab import Lab, results, settings
 
 PASSING = 11
 NO_HELDOUT = {"heldout": {"conditions": 0}}
@@ -256,6 +256,9 @@ def test_the_limit_and_the_order_of_stages(lab: Lab, tmp_path: Path, gate: Path,
         lab.run(run, extend=2, seed=3, **NO_HELDOUT)
     with pytest.raises(UsageError, match="seed: was 0, now 3"):
         lab.run(run, seed=3, reward_model=str(gate), **STAGE_C)
+    other = settings().sampling.model_copy(update={"solver": "dpm2m"})
+    with pytest.raises(UsageError, match="solver: was 'euler', now 'dpm2m'"):
+        lab.run(run, sampling=other, reward_model=str(gate), **STAGE_C)
     with pytest.raises(InputError, match="stage C wants 8"):
         lab.run(run, stage_c_conditions=8, reward_model=str(gate), **STAGE_C)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before

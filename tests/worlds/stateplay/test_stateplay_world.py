@@ -269,3 +269,8 @@ def test_the_codes_reach_module_b_from_the_second_step_on(load_standin: Load, sl
         if logits.requires_grad:
             logits.square().sum().backward()
     assert any(p.grad is not None and bool(p.grad.any()) for p in group.parameters) == reaches
+
+
+def test_a_checkout_has_no_first_block_cache(load_standin: Load) -> None:
+    with pytest.raises(UsageError, match="no first-block cache"):
+        load_standin().first_block_cache(0.1)

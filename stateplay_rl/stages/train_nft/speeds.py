@@ -1,0 +1,87 @@
+"""Seconds of one device's parts: the one home of what days are reckoned from.
+
+Figures of one H200 at 480x832, 97 frames, and of arena on one core; other devices are scaled. `sprl verify profile` of
+the machine itself replaces them (`Speeds.measured`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stateplay_rl.errors import InputError
+
+H200_SLOWER: Mapping[str, float] = {"h200": 1.0, "l20": 7.0}
+"""How often slower than an H200 a card is; the ratio of an L20's peaks is 6.3."""
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Seconds of the parts of a run on one device.
+
+    Args:
+        step: one velocity of one candidate.
+        decode: VAE decode of one candidate.
+        sample: old forward, live forward and backward of one training sample.
+        anchors: what the flow-matching anchor on the real clip adds to a sample.
+        encode: VAE encode of one clip.
+        mp4: one candidate's file, on a core of the host; the card does not matter.
+        sources: where each figure comes from.
+        student: the 9B student on one group: pictures, vision tower, prefill, four scores.
+    """
+
+    step: float
+    decode: float
+    sample: float
+    anchors: float
+    encode: float
+    mp4: float
+    sources: Mapping[str, str]
+    student: float = 0.0
+
+    def on(self, device: str) -> Speeds:
+        """The same parts on another card.
+
+        Raises:
+            InputError: a card whose ratio is not known.
+        """
+        if device not in H200_SLOWER:
+            raise InputError(f"the speed of {device!r} is not known", f"known: {', '.join(H200_SLOWER)}")
+        ratio = H200_SLOWER[device]
+        parts = {name: ratio * float(getattr(self, name)) for name in PARTS}
+        return replace(
+            self, **parts, sources={**self.sources, "device": f"{device}, {ratio:g} times an H200's seconds"}
+        )
+
+    def measured(self, profile: Mapping[str, Any]) -> Speeds:
+        """With the rows of `verify profile`'s ``profile.json`` in the place of these figures, where it has them.
+
+        Args:
+            profile: parsed JSON; a row that was left out has no `seconds`.
+        """
+        rows = {name: line["seconds"] for name, line in profile["rows"].items() if line.get("seconds") is not None}
+        found: dict[str, float] = {}
+        for part, row in (("step", "forward"), ("decode", "decode"), ("encode", "encode")):
+            if row in rows:
+                found[part] = rows[row]
+        # With checkpointing where both were measured: what surely fits 48 GB.
+        for ending in ("", ", checkpointed"):
+            if f"micro-step{ending}" in rows:
+                found["sample"] = rows[f"micro-step{ending}"]
+        if "micro-step" in rows and "micro-step, anchors" in rows:
+            found["anchors"] = rows["micro-step, anchors"] - rows["micro-step"]
+        device = profile.get("machine", {}).get("device", "a GPU")
+        sources = {**self.sources, **dict.fromkeys(found, f"verify profile on {device}")}
+        return replace(self, **found, sources=sources)
+
+
+PARTS = ("step", "decode", "sample", "anchors", "encode", "student")
+"""What a slower card takes longer for."""
+_TABLE = "the performance goals of one H200"
+_SOURCES = {**dict.fromkeys(PARTS, _TABLE), "student": "docs/student.md"}
+H200 = Speeds(0.22, 1.3, 0.96, 0.72, 0.5, 0.2, _SOURCES, student=3.6)
+"""With gradient checkpointing in training."""
+H200_KEEPING = replace(H200, sample=0.77, anchors=0.56)
+"""Without it: activations are kept."""
+ARENA_CORE = Speeds(0.020, 0.10, 0.065, 0.0, 0.05, 0.02, dict.fromkeys(PARTS, "arena on one core of a 2024 server"))
