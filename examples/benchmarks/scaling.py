@@ -27,8 +27,8 @@ from stateplay_rl.stages.train_nft.speeds import H200, H200_SLOWER, PARTS, Speed
 
 PER_BATCH, STAGE_A, STAGE_C = 28, 2_000, 6_000
 EVALUATION_EVERY = 10
-STUDENT_SCORE_SECONDS, STUDENT_STEP_SECONDS = 4.6, 27.4
-"""A group on one H200, measured: results/student_9b_scoring.json, student_9b_training.json."""
+STUDENT_STEP_SECONDS = 7.5
+"""A LoRA step on one group on one H200, measured: results/student_9b_seconds.json; its scoring is in `Speeds`."""
 API_ANSWER_SECONDS = 60.0
 STUDENT_SHARE, STUDENT_EPOCHS = 0.8, 2
 SAMPLERS: Mapping[str, dict[str, Any]] = {
@@ -92,7 +92,7 @@ def predict(speeds: Speeds, gpus: int, sampler: Mapping[str, Any], loss: float, 
             parts["a: waiting for the API"] = API_ANSWER_SECONDS * stage.batches
         else:
             groups = sum(-(-size // gpus) for size in stage.sizes())
-            parts["c: student scores"] = groups * STUDENT_SCORE_SECONDS * slower
+            parts["c: student scores"] = groups * speeds.student
         days |= {name: value / SECONDS_PER_DAY for name, value in parts.items()}
     learnt = STAGE_A * STUDENT_SHARE * STUDENT_EPOCHS / gpus
     days["b: student"] = learnt * STUDENT_STEP_SECONDS * slower / SECONDS_PER_DAY
