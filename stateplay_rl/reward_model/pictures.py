@@ -5,17 +5,17 @@ Shapes: P patches of a picture, D values of a patch (2 x 3 x patch x patch: the 
 
 from __future__ import annotations
 
-import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.stores.foreign import parse_json
+from stateplay_rl.stores.pictures import opened_picture
 
+STORED = "a stored picture"
 SETTINGS = "preprocessor_config.json"
 _DEFAULT_SIZE = {"shortest_edge": 65536, "longest_edge": 16777216}
 
@@ -67,7 +67,7 @@ class PictureReader:
         size = dict(_DEFAULT_SIZE)
         if file.is_file():
             try:
-                settings = json.loads(file.read_bytes())
+                settings = parse_json(file.read_bytes())
                 size |= {name: int(settings["size"][name]) for name in size}
                 found = (int(settings["patch_size"]), int(settings["merge_size"]))
             except (ValueError, KeyError, TypeError) as error:
@@ -81,7 +81,7 @@ class PictureReader:
         """Patches of a picture, from its header alone."""
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-        with _opened(jpeg) as picture:
+        with opened_picture(jpeg, STORED, ("JPEG",)) as picture:
             width, height = picture.size
         factor = self.patch * self.merge
         rows, columns = smart_resize(
@@ -103,17 +103,7 @@ class PictureReader:
         Raises:
             CorruptionError: the bytes are no picture.
         """
-        with _opened(jpeg) as picture:
-            try:
-                plain = picture.convert("RGB")
-            except OSError as error:
-                raise CorruptionError(f"a stored picture is damaged: {error}", "restore the request store") from error
+        with opened_picture(jpeg, STORED, ("JPEG",)) as picture:
+            plain = picture.convert("RGB")
         found: Tensor = self._processor.preprocess([plain], return_tensors="pt")["pixel_values"]
         return found
-
-
-def _opened(jpeg: bytes) -> Image.Image:
-    try:
-        return Image.open(io.BytesIO(jpeg))
-    except (UnidentifiedImageError, OSError) as error:
-        raise CorruptionError(f"a stored picture cannot be read: {error}", "restore the request store") from error

@@ -7,7 +7,6 @@ output directory may overlap with it.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from stateplay_rl.errors import CorruptionError, UsageError
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stores import layout, tables
 from stateplay_rl.stores.manifest import OutputDirectory, resolve_out
+from stateplay_rl.stores.sealed import sealed_object
 from stateplay_rl.worlds.native.architecture import architecture_of
 from stateplay_rl.worlds.world_files import resolve_world
 
@@ -256,7 +256,7 @@ def _file_json(role: str, facts: FileFacts, sha256: dict[Path, str]) -> dict[str
 
 def _reopened(folder: Path) -> AuditSummary:
     """A finished audit, as long as its files are still the ones that it was made of."""
-    audit = json.loads((folder / layout.AUDIT).read_bytes())
+    audit = sealed_object(folder, "audit", layout.AUDIT)
     for file in audit["files"]:
         path = Path(file["path"])
         stat = path.stat() if path.exists() else None
