@@ -13,7 +13,7 @@ Then an undisturbed run is trained on the very answers that the soaked run ended
 stays without scores in both). Policies, consumed conditions, latents and scores must be equal to the byte, no group may
 have been paid twice, and no half-written file may be left.
 
-    mount -t tmpfs -o size=256m tmpfs small
+    mount -t tmpfs -o size=2g tmpfs small
     python examples/drills/soak.py --out soak --minutes 60 --conditions 96 --disk small
 
 Writes `soak/soak.json` and exits with 4 when anything differs.
@@ -32,6 +32,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -101,9 +102,10 @@ class Disk:
 
     def fill(self, left_bytes: int) -> None:
         """Take all but `left_bytes`."""
-        free = shutil.disk_usage(self.folder).free
         with self._ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(free - left_bytes, 1))
+            while (free := shutil.disk_usage(self.folder).free) > left_bytes:
+                with suppress(OSError):  # the run wrote meanwhile: measure again
+                    os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size + free - left_bytes)
 
     def empty(self) -> None:
         """Give it back."""
