@@ -150,10 +150,13 @@ def test_a_half_written_file_is_found(
 
 def test_a_damaged_file_is_found(arena: Arena, pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copied(pair, tmp_path)
-    for name, lines in ((layout.TIMINGS, {"directory"}), ("candidate_0.mp4", {"results", "directory"})):
-        file = next((folder / "killed-0").rglob(name))
-        file.write_bytes(file.read_bytes()[:-1])
-        assert failed(arena, folder, tmp_path, monkeypatch) == lines
+    log = folder / "killed-0" / layout.TIMINGS
+    log.write_bytes(log.read_bytes()[:-1])
+    rehash(folder / "killed-0", layout.TIMINGS)
+    assert failed(arena, folder, tmp_path, monkeypatch) == {"directory"}
+    video = next((folder / "killed-0").rglob("candidate_0.mp4"))
+    video.write_bytes(video.read_bytes()[:-1])
+    assert failed(arena, folder, tmp_path, monkeypatch) == {"results", "directory"}
 
 
 def test_a_run_that_does_not_end_by_itself_is_all_that_is_said(

@@ -15,6 +15,7 @@ from torch import nn
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
+from stateplay_rl.stages.group_size import BFLOAT16, candidate_bytes, latent_bytes
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import require_space
@@ -25,9 +26,7 @@ from stateplay_rl.worlds.native.presets import NativePreset, preset
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
-FLOAT32, BFLOAT16 = 4, 2
-VIDEO_BYTES_PER_PIXEL_FRAME = 0.06
-"""Measured on arena's and on Wan's videos at our encoder settings; within a factor of two."""
+FLOAT32 = 4
 CHECKPOINT_COPIES = 4
 """live, old and two moments."""
 REQUEST_IMAGE_BYTES = 10 * 2**20
@@ -62,12 +61,8 @@ def measure_sizes(config: TrainNftConfig, world: WorldConfig, frames: int) -> Si
         frames: of the longest video.
     """
     sizes = preset(world.preset)
-    vae = VAE_PRESETS[world.preset]
-    slots = (frames - 1) // 4 + 1
-    latents = vae.z_dim * slots * (world.frame_height // vae.spatial_factor) * (world.frame_width // vae.spatial_factor)
-    video = world.frame_height * world.frame_width * frames * VIDEO_BYTES_PER_PIXEL_FRAME
     parameters, trained = _parameters(sizes, config)
-    return Sizes(parameters, trained, latents * BFLOAT16 + video, latents * BFLOAT16)
+    return Sizes(parameters, trained, candidate_bytes(world, frames), latent_bytes(world, frames))
 
 
 def _parameters(sizes: NativePreset, config: TrainNftConfig) -> tuple[int, int]:
