@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stateplay_rl.errors import CheckError, SprlError
+from stateplay_rl.stores.redaction import redact
 
 Status = Literal["passed", "failed", "skipped"]
 
@@ -62,7 +63,7 @@ def run_check(name: str, function: CheckFunction) -> CheckLine:
     except Exception as error:  # noqa: BLE001 (an installation may be broken in any way: say how, go on)
         status, detail = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
         todo = UNEXPECTED
-    return CheckLine(name, status, detail, round(time.monotonic() - started, 3), todo)
+    return CheckLine(name, status, redact(detail), round(time.monotonic() - started, 3), redact(todo))
 
 
 def run_checks(checks: Sequence[tuple[str, CheckFunction]]) -> list[CheckLine]:
