@@ -122,8 +122,8 @@ def check_gate(flight: Flight) -> str:
             raise NotChecked("the gate is passed; the judge has no local student to be saved and read back")
         if not flight.groups:
             raise NotChecked("the gate is passed; the student judged nothing, as there are no baseline rollouts")
-        for student in students:
-            _round_trip(student, flight)
+        for number, student in enumerate(students):
+            _round_trip(student, flight, f"student-{number}")
     return f"passed; the student was saved, read back, and scores {len(flight.groups)} groups as before"
 
 
@@ -132,7 +132,7 @@ def _students(judge: Judge) -> list[StudentJudge]:
     return [part for part in judges if isinstance(part, StudentJudge)]
 
 
-def _round_trip(student: StudentJudge, flight: Flight) -> None:
+def _round_trip(student: StudentJudge, flight: Flight, folder: str) -> None:
     """Scores of the adapter that was read, written and read again must be the scores of the adapter on disk.
 
     Raises:
@@ -144,7 +144,7 @@ def _round_trip(student: StudentJudge, flight: Flight) -> None:
             f"the student gave no scores to any of {len(before)} groups: {before[0].reason}",
             "look at its evaluation: sprl report REWARD_MODEL; then train it again: sprl train-rm",
         )
-    student.save_and_reload(flight.work / "student")
+    student.save_and_reload(flight.work / folder)
     after = [student.score_group(group) for group in flight.groups]
     for group, old, new in zip(flight.groups, before, after, strict=True):
         if old.scores != new.scores:
