@@ -232,7 +232,8 @@ def one_life(soak: Soak, command: list[str], log: BinaryIO, server: Server, draw
     if not left_alone:
         full = disturb(soak, server, draws, life, found)
     try:
-        code = process.wait(timeout=None if left_alone else life)
+        # Who hits a wall must end by himself, with the right exit code: no shot may hide it.
+        code = process.wait(timeout=None if left_alone or full or quota is not None else life)
     except subprocess.TimeoutExpired:
         kill_family(process)
         found.kills += 1
