@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from examples.drills.soak import Round, paid_twice
+from examples.drills.soak import Disk, Round, paid_twice
 from stateplay_rl.stores.attempts import AttemptEnd, Intent
 from stateplay_rl.stores.requests import RequestStore
 
@@ -28,6 +31,28 @@ def test_a_short_soak_ends_equal(tmp_path: Path) -> None:
     assert found["differences"] == []
     assert found["results_compared"] >= 6
     assert found["attempts"]
+
+
+def test_a_disk_is_filled_although_the_run_writes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10,000 bytes the run takes 2,000 between the look at the disk and the first try."""
+    disk, real, tries = Disk(tmp_path), os.posix_fallocate, []
+
+    def free(_: Path) -> SimpleNamespace:
+        ballast = (tmp_path / "ballast").stat().st_size
+        return SimpleNamespace(free=(8_000 if tries else 10_000) - ballast)
+
+    def allocate(file: int, start: int, size: int) -> None:
+        tries.append(size)
+        if size > 8_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(file, start, size)
+
+    monkeypatch.setattr(shutil, "disk_usage", free)
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    disk.fill(500)
+    assert (tries, (tmp_path / "ballast").stat().st_size) == ([9_500, 7_500], 7_500)
+    disk.empty()
+    assert list(tmp_path.iterdir()) == []
 
 
 INTENT = Intent("k", "g", "openai:m", "p" * 64, "m", "http://127.0.0.1:1/v1", (), "score", 10)

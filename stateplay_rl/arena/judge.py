@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from stateplay_rl.arena import events, game, moves, opponent, pixels, referee, state
 from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.judges.base import GroupVerdict, scored
 from stateplay_rl.stores.atomic import sha256_bytes, sha256_json
 from stateplay_rl.stores.groups import StoredGroup
+from stateplay_rl.stores.pictures import read_picture
 from stateplay_rl.stores.video import decode_mp4
 
 
@@ -28,14 +26,6 @@ def _constants() -> dict[str, float | str]:
     for module in (game, moves, opponent, state):
         found[f"{module.__name__} source"] = sha256_bytes(inspect.getsource(module).encode())
     return found
-
-
-def _read_picture(path: Path) -> NDArray[np.uint8]:
-    try:
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert("RGB"), dtype=np.uint8)
-    except (OSError, UnidentifiedImageError) as error:
-        raise CorruptionError(f"{path} cannot be read: {error}", "roll the group out again") from error
 
 
 class RefereeJudge:
@@ -58,7 +48,7 @@ class RefereeJudge:
             InputError: the group is not of arena.
         """
         record = group.record
-        first_frame = _read_picture(group.first_frame_path())
+        first_frame = read_picture(group.first_frame_path())
         truth = referee.true_trajectory(first_frame, np.array(record.buttons, np.uint8), record.prompt, record.frames)
         reports: list[referee.RefereeReport] = []
         for k in range(record.candidates):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from stateplay_rl.arena import referee
 from stateplay_rl.arena.game import simulate_first
@@ -28,6 +25,8 @@ from stateplay_rl.config.buttons import BUTTONS
 from stateplay_rl.errors import InputError
 from stateplay_rl.judges.action_table import Window, read_table
 from stateplay_rl.judges.payload import ACTIONS, CANDIDATE, FIRST_FRAME, OPPONENT
+from stateplay_rl.stores.foreign import parse_json
+from stateplay_rl.stores.pictures import decode_picture
 
 _FRAME = re.compile(r"(Reference|" + CANDIDATE + r" ([A-Z])), frame \d+ of \d+, time (\d+\.\d+) s:")
 _OPPONENT = re.compile(r"<opponent>(.*)</opponent>", re.DOTALL)
@@ -150,7 +149,7 @@ def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _quoted_prompt(text: str) -> str:
     match = _OPPONENT.search(text)
     try:
-        prompt = json.loads(match.group(1)) if match else None
+        prompt = parse_json(match.group(1)) if match else None
     except ValueError as error:
         raise InputError("the text about the opponent is no JSON string") from error
     if not isinstance(prompt, str):
@@ -165,7 +164,6 @@ def _picture(part: Mapping[str, Any]) -> NDArray[np.uint8]:
         raise InputError("a picture is no JPEG data URL")
     try:
         data = base64.b64decode(url[len(_DATA_URL) :], validate=True)
-        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            return np.asarray(image.convert("RGB"), dtype=np.uint8)
-    except (binascii.Error, OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"a picture cannot be read: {error}") from error
+    except binascii.Error as error:
+        raise InputError(f"a picture is no base64: {error}") from error
+    return decode_picture(data, "a picture", ("JPEG",))

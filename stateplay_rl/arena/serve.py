@@ -30,6 +30,7 @@ from stateplay_rl.arena.judge_request import SeenRequest, read_request, referee_
 from stateplay_rl.arena.serve_faults import MALFORMED, Fault, FaultPlan, good_content, malformed_message
 from stateplay_rl.errors import SprlError
 from stateplay_rl.stores.atomic import sha256_bytes, write_text
+from stateplay_rl.stores.foreign import parse_json
 
 HOST = "127.0.0.1"
 _MOST_BODY_BYTES = 256 << 20
@@ -142,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(500, _error("internal error"))
             return "error"
         try:
-            request = read_request(json.loads(body))
+            request = read_request(parse_json(body))
             scores = plan.bent(referee_scores(request), sha256, arrival)
         except (ValueError, SprlError) as error:
             what = error.what if isinstance(error, SprlError) else str(error)

@@ -142,7 +142,7 @@ def check_audit(facts: Facts) -> str:
     """The audited weight files, where they still lie, against their recorded sizes and hashes."""
     audit = parse_json((facts.path / layout.AUDIT).read_text(encoding="utf-8"))
     files = audit["files"]
-    require(bool(files), f"{layout.AUDIT} names no weight file")
+    require(bool(files), f"{layout.AUDIT} names no weight file", "audit it again: sprl audit-ckpt")
     problems, absent, unread = [], 0, 0
     for file in files:
         path = Path(file["realpath"])

@@ -64,11 +64,11 @@ def inputs_record(path: Path) -> Manifest:
     return read_manifest(path)
 
 
-def collect(problems: Sequence[str], passed: str) -> str:
+def collect(problems: Sequence[str], passed: str, todo: str = "restore the files from a copy") -> str:
     """`passed`, or CheckError with the first few problems."""
     if problems:
         more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-        raise CheckError("; ".join(problems[:SHOWN]) + more, "restore the files from a copy")
+        raise CheckError("; ".join(problems[:SHOWN]) + more, todo)
     return passed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from stateplay_rl.nft.loss import nft_loss
 from stateplay_rl.nft.old_policy import DECAY_TYPES, weight_on_old
 from stateplay_rl.nft.schedule import SHIFT, TrainingGrid, model_timestep, sampling_sigmas
 from stateplay_rl.nft.solvers import Euler, solver_steps
+from stateplay_rl.stores.foreign import parse_json
+from stateplay_rl.stores.pictures import opened_picture
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 832, 480
 HOLD_ROWS = 10
@@ -29,7 +30,7 @@ FLOAT32_LOSS_TOLERANCE = 1e-5
 def check_loss(folder: GoldenFolder, name: str) -> GoldenLine:
     """Loss parts, per-sample loss, mean, gradient for v_live: 1e-12 relative (1e-5 for float32 files)."""
     file = folder.tensors(name)
-    settings = {f"case{row['case']}": row for row in json.loads(file.metadata.get("cases", "[]"))}
+    settings = {f"case{row['case']}": row for row in parse_json(file.metadata.get("cases", "[]"))}
     double = all(t.dtype == torch.float64 for t in file.tensors.values())
     comparison = Comparison(1e-12 if double else FLOAT32_LOSS_TOLERANCE)
     for case in file.cases():
@@ -207,8 +208,6 @@ def check_action_files(folder: GoldenFolder, name: str) -> GoldenLine:
 
 def check_first_frames(folder: GoldenFolder, name: str) -> GoldenLine:
     """Source size and sha256 of the prepared 832x480 RGB first frame, exactly; needs the clips."""
-    from PIL import Image
-
     from stateplay_rl.worlds.preparation import prepare_first_frame
 
     comparison = Comparison(0.0)
@@ -216,7 +215,8 @@ def check_first_frames(folder: GoldenFolder, name: str) -> GoldenLine:
     for clip, facts in wanted.items():
         if clip not in folder.clip_names or folder.clips is None:
             continue
-        with Image.open(folder.clips / clip / "first_frame.png") as image:
+        file = folder.clips / clip / "first_frame.png"
+        with opened_picture(file.read_bytes(), file) as image:
             comparison.exact(f"{clip} source", list(image.size), facts["source"])
             frame = prepare_first_frame(image, PICTURE_WIDTH, PICTURE_HEIGHT)
         comparison.exact(f"{clip} sha256", hashlib.sha256(frame.tobytes()).hexdigest(), facts["sha256"])

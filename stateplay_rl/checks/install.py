@@ -188,10 +188,12 @@ def _run_python(arguments: Sequence[str]) -> None:
             command, env=cpu_environment(), capture_output=True, text=True, timeout=TWO_PROCESSES_SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        raise CheckError(f"no end after {TWO_PROCESSES_SECONDS} s: {' '.join(command)}", "") from error
+        raise CheckError(
+            f"no end after {TWO_PROCESSES_SECONDS} s: {' '.join(command)}", "run that command by itself"
+        ) from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise CheckError(f"exit {done.returncode} of {' '.join(command)}: {last}", "")
+        raise CheckError(f"exit {done.returncode} of {' '.join(command)}: {last}", "run that command by itself")
 
 
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (

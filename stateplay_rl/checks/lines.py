@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stateplay_rl.errors import CheckError, SprlError
+from stateplay_rl.stores.redaction import redact
 
 Status = Literal["passed", "failed", "skipped"]
 
@@ -36,6 +37,9 @@ class NotChecked(Exception):
         self.todo = todo
 
 
+REINSTALL = "reinstall the package with its constraints file, then run this again"
+UNEXPECTED = "no known cause: sprl verify install; if that passes, it is a bug, please report it"
+
 CheckFunction = Callable[[], str]
 """Runs a check: returns what it measured, raises CheckError with what is wrong, NotChecked to skip."""
 
@@ -58,7 +62,8 @@ def run_check(name: str, function: CheckFunction) -> CheckLine:
         status, detail, todo = "failed", error.what, error.hint
     except Exception as error:  # noqa: BLE001 (an installation may be broken in any way: say how, go on)
         status, detail = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
-    return CheckLine(name, status, detail, round(time.monotonic() - started, 3), todo)
+        todo = UNEXPECTED
+    return CheckLine(name, status, redact(detail), round(time.monotonic() - started, 3), redact(todo))
 
 
 def run_checks(checks: Sequence[tuple[str, CheckFunction]]) -> list[CheckLine]:
@@ -66,7 +71,7 @@ def run_checks(checks: Sequence[tuple[str, CheckFunction]]) -> list[CheckLine]:
     return [run_check(name, function) for name, function in checks]
 
 
-def require(condition: bool, what: str) -> None:
-    """Raise CheckError with `what` unless the condition holds."""
+def require(condition: bool, what: str, todo: str = REINSTALL) -> None:
+    """Raise CheckError with `what` and `todo` unless the condition holds."""
     if not condition:
-        raise CheckError(what, "reinstall the package with its constraints file, then run this again")
+        raise CheckError(what, todo)

@@ -44,7 +44,8 @@ def check_sample(store: ConditionStore, records: Sequence[ConditionRecord], spec
             clips += _has_clip(store, record)
         except SprlError as error:
             problems.append(f"condition {record.condition_id}: {error.what}")
-    return collect(problems, f"{len(records)} conditions, {clips} clips decoded: frames, buttons and bins as recorded")
+    passed = f"{len(records)} conditions, {clips} clips decoded: frames, buttons and bins as recorded"
+    return collect(problems, passed, "restore the clips and conditions, or build again: sprl build-conditions")
 
 
 def _has_clip(store: ConditionStore, record: ConditionRecord) -> bool:

@@ -24,6 +24,7 @@ from stateplay_rl.nft.loss import nft_loss
 from stateplay_rl.nft.randomness import DrawKey, normal
 from stateplay_rl.worlds.base import ConditionBatch, ParameterMode, World
 
+_HEALTH = "look for NaN in the weights: sprl audit-ckpt --scan"
 SIGMA = 0.7
 MODES: tuple[ParameterMode, ...] = ("transition", "coupling", "joint")
 FULLEST = 0.95
@@ -67,13 +68,13 @@ def visit(world: World, mode: ParameterMode, batch: ConditionBatch, loss: LossCo
         )
         value = result.loss_per_sample.sum()
         number = value.detach().item()
-        require(math.isfinite(number), f"mode {mode}: the loss is {number}")
+        require(math.isfinite(number), f"mode {mode}: the loss is {number}", _HEALTH)
         torch.autograd.backward([value])
     norms = {}
     for group in groups:
         gradients = [p.grad.float() for p in group.parameters if p.grad is not None]
         total = sum(float(g.square().sum()) for g in gradients)
-        require(math.isfinite(total), f"mode {mode}: gradient of {group.name} is not finite")
+        require(math.isfinite(total), f"mode {mode}: gradient of {group.name} is not finite", _HEALTH)
         if total == 0.0:
             raise CheckError(
                 f"mode {mode}: no gradient reaches {group.name}",

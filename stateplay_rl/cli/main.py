@@ -38,12 +38,11 @@ from stateplay_rl.errors import (
     EXIT_USAGE,
     SprlError,
 )
+from stateplay_rl.stores.redaction import redact
 
 PROGRAM = "sprl"
 _OUTSIDE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EPIPE})
 _EXTRAS = {"diffusers": "world", "peft": "world", "tokenizers": "world", "transformers": "world"}
-_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_MIN_SECRET_LENGTH = 8
 
 app = typer.Typer(
     name=PROGRAM,
@@ -134,29 +133,21 @@ def entry() -> None:
 def _say(what: str, hint: str = "") -> None:
     """Message on stderr: what was found and where, then what to run next."""
     rank = f"[rank {os.environ.get('RANK', '0')}] " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
-    text = Text(f"{rank}error: ", style="bold red").append(_redact(what), style="not bold default")
+    text = Text(f"{rank}error: ", style="bold red").append(redact(what), style="not bold default")
     if hint:
-        text.append("\n  -> ", style="bold").append(_redact(hint), style="not bold default")
+        text.append("\n  -> ", style="bold").append(redact(hint), style="not bold default")
     # soft_wrap: paths stay whole, so that they can be copied.
     Console(stderr=True, highlight=False, soft_wrap=True).print(text)
 
 
-def _redact(text: str) -> str:
-    """Blank out the values of secret environment variables, wherever a message picked them up."""
-    for name, value in os.environ.items():
-        if len(value) >= _MIN_SECRET_LENGTH and any(word in name.upper() for word in _SECRET_WORDS):
-            text = text.replace(value, f"<{name}>")
-    return text
-
-
 def _bug() -> None:
-    sys.stderr.write(_redact(traceback.format_exc()))
+    sys.stderr.write(redact(traceback.format_exc()))
     _say("this is a bug in sprl", "please report it with the lines above; --resume is safe")
 
 
 def _trace_if_asked() -> None:
     if os.environ.get("SPRL_TRACEBACK"):
-        sys.stderr.write(_redact(traceback.format_exc()))
+        sys.stderr.write(redact(traceback.format_exc()))
 
 
 def _help_command(arguments: Sequence[str]) -> str:

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from stateplay_rl.config.foreign_yaml import parse_yaml, read_yaml
 from stateplay_rl.errors import InputError, UsageError
 
-_MAX_CONFIG_BYTES = 1 << 20
 Schema = TypeVar("Schema", bound="FrozenConfig")
 
 
@@ -108,15 +108,10 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 def _read_yaml(file: Path) -> dict[str, Any]:
     try:
-        data = file.read_bytes()
+        values = read_yaml(file)
     except OSError as error:
         raise InputError(f"cannot read config {file}: {error.strerror}", "check --config") from error
-    if len(data) > _MAX_CONFIG_BYTES:
-        raise InputError(f"config {file} has {len(data)} bytes, at most {_MAX_CONFIG_BYTES} are read", "check --config")
-    try:
-        values = yaml.load(data, Loader=_UniqueKeyLoader)
-        _require_finite(values)
-    except _BAD_YAML as error:
+    except ValueError as error:
         raise InputError(f"config {file} is not valid YAML: {error!s:.500}", "correct the file") from error
     if values is None:
         return {}
@@ -125,52 +120,13 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     return values
 
 
-_BAD_YAML = (
-    yaml.YAMLError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError,
-)  # fmt: skip
-"""What PyYAML's safe constructors raise: `!!int ""` an IndexError, `!!bool x` a KeyError, a 13th month a ValueError."""
-_MAX_VALUES = 100_000
-
-
-def _require_finite(values: object) -> None:
-    """Refuse anchors that contain themselves or multiply: a few lines can stand for billions of values.
-
-    Raises:
-        ValueError: more than `_MAX_VALUES` values once every alias is written out.
-    """
-    left, count = [values], 0
-    while left:
-        value = left.pop()
-        count += 1
-        if count > _MAX_VALUES:
-            raise ValueError(f"its aliases stand for more than {_MAX_VALUES} values")
-        if isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, list | tuple | set):
-            left += value
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice: YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = str(key_node.value)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def _apply_override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not all(key.strip().split(".")):
         raise UsageError(f"override {override!r} is not of the form key.subkey=value", "example: --set train.seed=3")
     try:
-        value = yaml.safe_load(text)
-        _require_finite(value)
-    except _BAD_YAML as error:
+        value = parse_yaml(text)
+    except ValueError as error:
         raise UsageError(f"value of override {override!r} is not valid YAML", "quote it") from error
     _assign(values, key.strip(), value, override)
 

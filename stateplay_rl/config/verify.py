@@ -42,6 +42,9 @@ class SignalConfig(FrozenConfig):
     policy: Path | None = Field(
         default=None, description="exported policy that sampled the groups; none: the base weights"
     )
+    probe: Path | None = Field(
+        default=None, description="probe of the judge by `sprl score --probe`; none: the last one in its request store"
+    )
     mode: Mode = Field(default="transition", description="parameters whose gradients are compared")
     seed: int = Field(default=0, ge=0, description="seed of noise levels, noise and splits")
     limit: int | None = Field(default=None, ge=2, description="only the first N fully judged groups, by group id")

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, UnidentifiedImageError
+from PIL import Image, ImageDraw
 
 from stateplay_rl.errors import EXIT_OK, InputError, SprlError
 from stateplay_rl.evaluation.hud import ElementReading, HudReading, ProfileReader
 from stateplay_rl.evaluation.placement import Placement, nominal_placements
 from stateplay_rl.evaluation.profile import BarProfile, Box, HudProfile, load_profile
+from stateplay_rl.stores.pictures import read_picture
 
 _READ, _DRAIN, _UNREAD = (0, 255, 255), (255, 0, 160), (255, 140, 0)
 _LIGHT, _DARK = (255, 255, 255), (150, 150, 150)
@@ -115,19 +116,6 @@ def _draw_bar(pen: ImageDraw.ImageDraw, place: Placement, scale: int, bar: BarPr
 def _along(bar: BarProfile, columns: float) -> float:
     """Native x of a point `columns` from the anchored side."""
     return bar.box.right - columns if bar.fills_from == "right" else bar.box.left + columns
-
-
-def read_picture(path: Path) -> NDArray[np.uint8]:
-    """A picture file as uint8 RGB.
-
-    Raises:
-        InputError: it is missing or no picture.
-    """
-    try:
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert("RGB"), dtype=np.uint8)
-    except (OSError, UnidentifiedImageError) as error:
-        raise InputError(f"{path} cannot be read as a picture: {error}", "give a PNG or JPEG of a frame") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from stateplay_rl.errors import UnparsedAnswer
 from stateplay_rl.judges.parsing import ParsedAnswer, parse_answer_with_field
 from stateplay_rl.judges.payload import Payload
+from stateplay_rl.stores.foreign import parse_json
 
 
 def read_answer(text: str, payload: Payload, model: str) -> tuple[Mapping[str, Any], ParsedAnswer | None, str]:
@@ -37,8 +37,8 @@ def read_labelled_answer(
 def _choice(text: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The completion and its first choice; empty where there is none."""
     try:
-        completion = json.loads(text)
-    except (ValueError, RecursionError):
+        completion = parse_json(text, finite=False)  # a server may send NaN among its log-probabilities
+    except ValueError:
         return {}, {}
     if not isinstance(completion, dict):
         return {}, {}

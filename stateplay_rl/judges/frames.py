@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.stores.pictures import read_picture
 
 _SUBSAMPLING = 2
 """4:2:0, as in the videos that the frames come from."""
@@ -61,22 +61,6 @@ def jpeg_of(picture_hwC: np.ndarray, longest_side: int, quality: int) -> Jpeg:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, subsampling=_SUBSAMPLING)
     return Jpeg(buffer.getvalue(), *size)
-
-
-def read_picture(path: Path) -> np.ndarray:
-    """A stored picture as uint8 RGB [h, w, 3].
-
-    Raises:
-        InputError: no such file.
-        CorruptionError: no readable picture.
-    """
-    if not path.is_file():
-        raise InputError(f"picture {path} does not exist", "check the path")
-    try:
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert("RGB"), dtype=np.uint8)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
-        raise CorruptionError(f"{path} cannot be read as a picture: {error}", "replace the file") from error
 
 
 @lru_cache(maxsize=16)

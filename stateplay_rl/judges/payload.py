@@ -15,10 +15,11 @@ from typing import Any
 
 from stateplay_rl.errors import InputError
 from stateplay_rl.judges.action_table import table_text, windows_of
-from stateplay_rl.judges.frames import Jpeg, frame_indices, jpeg_of, read_picture
+from stateplay_rl.judges.frames import Jpeg, frame_indices, jpeg_of
 from stateplay_rl.judges.protocol import JudgingProtocol, labels_for
 from stateplay_rl.stores.atomic import canonical_json, sha256_bytes, sha256_json
 from stateplay_rl.stores.groups import StoredGroup
+from stateplay_rl.stores.pictures import read_picture
 from stateplay_rl.stores.video import decode_frames
 
 KeepImage = Callable[[bytes], str]

@@ -11,11 +11,13 @@ import json
 import keyword
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stateplay_rl.errors import SprlError, UsageError
 from stateplay_rl.judges.base import GroupVerdict, Judge
 from stateplay_rl.stores.groups import StoredGroup
+from stateplay_rl.stores.redaction import redact, redact_json
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -73,7 +75,9 @@ class PluginJudge:
                 f"judge plug-in {self._name}: details of {group.record.group_id} are not JSON ({error})",
                 "details must be plain numbers (no NaN), texts, lists and dictionaries",
             ) from error
-        return verdict
+        # What a plug-in says is stored: its server may have repeated the key.
+        reason = None if verdict.reason is None else redact(str(verdict.reason))
+        return replace(verdict, reason=reason, details=redact_json(verdict.details))
 
 
 def load_plugin(name: str, options: Mapping[str, Any]) -> Judge:

@@ -71,6 +71,23 @@ def spread(
     )
 
 
+def without_noise(within_group: float, noise_points: float, candidates: int) -> float:
+    """The deviation inside a group that would be left of a judge without noise.
+
+    Independent noise adds its variance to the true one; the population deviation of K scores sees (K - 1) / K of both.
+
+    Args:
+        within_group: measured deviation, `Spread.within_group`, points.
+        noise_points: deviation of one score when the same candidate is judged again, points.
+        candidates: K.
+
+    Returns:
+        Points, 0 when noise explains it all.
+    """
+    seen = noise_points**2 * (candidates - 1) / candidates
+    return float(max(within_group**2 - seen, 0.0) ** 0.5)
+
+
 def gram(gradients_NP: Tensor) -> Tensor:
     """Inner products of gradient vectors, float64 [N, N]; all that a cosine of sums needs.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stateplay_rl.errors import CorruptionError
+from stateplay_rl.stores import foreign
 
 Json = Mapping[str, Any]
 
@@ -18,14 +17,12 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
     Raises:
         CorruptionError: missing, unreadable, or no JSON object.
     """
-    file = folder / name
-    try:
-        value = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CorruptionError(f"{file} is not readable JSON: {error}", f"run `sprl verify dir {folder}`") from error
-    if not isinstance(value, dict):
-        raise CorruptionError(f"{file} is not a JSON object", f"run `sprl verify dir {folder}`")
-    return value
+    return foreign.read_object(folder / name, f"run `sprl verify dir {folder}`")
+
+
+def optional_object(folder: Path, name: str) -> dict[str, Any]:
+    """The same; empty where no such file was written."""
+    return read_object(folder, name) if (folder / name).is_file() else {}
 
 
 def objects_of(record: Json, key: str) -> list[dict[str, Any]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from stateplay_rl.errors import CorruptionError
 from stateplay_rl.judges.agreement import agreement
 from stateplay_rl.reporting.blocks import Block, Column, Prose, Section, Table
 from stateplay_rl.reporting.cards import CandidateScore
 from stateplay_rl.reporting.context import ReportContext
+from stateplay_rl.reporting.json_files import optional_object
 from stateplay_rl.reporting.score_files import ScoreFiles, read_scores
 from stateplay_rl.reporting.sources import Source
 from stateplay_rl.stores import layout
@@ -106,13 +105,4 @@ def _percent(share: float | None) -> float | None:
 
 def _summary(source: Source) -> dict[str, Any]:
     """`summary.json` of a scores directory; empty where none was written."""
-    file = source.path / layout.SUMMARY
-    if not file.is_file():
-        return {}
-    try:
-        value = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise CorruptionError(f"{file} is damaged: {error}", f"run `sprl verify dir {source.path}`") from error
-    if not isinstance(value, dict):
-        raise CorruptionError(f"{file} is not a JSON object", f"run `sprl verify dir {source.path}`")
-    return value
+    return optional_object(source.path, layout.SUMMARY)

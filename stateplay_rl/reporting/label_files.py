@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from stateplay_rl.reporting.label_set import VERSION, LabelKey, read_key
 from stateplay_rl.reporting.numbers import finite
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_bytes
+from stateplay_rl.stores.foreign import parse_json
 
 _HINT = "save it again from the blind page"
 
@@ -67,7 +67,7 @@ def read_labels(file: Path, key: LabelKey) -> Labels:
     """
     try:
         data = file.read_bytes()
-        value = json.loads(data)
+        value = parse_json(data)
     except (OSError, ValueError) as error:
         raise InputError(f"{file} is no readable file of labels: {error}", _HINT) from error
     if not isinstance(value, dict) or not isinstance(value.get("labels"), dict):

@@ -16,6 +16,7 @@ from stateplay_rl.reporting.page import embedded_json
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import pretty_json
 from stateplay_rl.stores.groups import StoredGroup
+from stateplay_rl.stores.pictures import read_picture
 
 _TEMPLATES = files("stateplay_rl.reporting") / "templates"
 
@@ -53,11 +54,8 @@ def _page(chosen: LabelSet) -> str:
 
 def _shown(name: str, group: StoredGroup) -> dict[str, Any]:
     """What a person sees of an item: nothing that differs between the policies."""
-    from PIL import Image
-
     record = group.record
-    with Image.open(group.first_frame_path()) as frame:
-        small = frame.width <= PIXEL_ART_WIDTH
+    small = read_picture(group.first_frame_path()).shape[1] <= PIXEL_ART_WIDTH
     return {
         "name": name,
         "prompt": record.prompt,

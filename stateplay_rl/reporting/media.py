@@ -9,9 +9,8 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from PIL import Image
-
 from stateplay_rl.errors import CorruptionError
+from stateplay_rl.stores.pictures import opened_picture
 
 PIXEL_ART_WIDTH = 160
 """Pictures up to this width are enlarged without smoothing."""
@@ -64,17 +63,14 @@ class MediaTable:
             CorruptionError: the file is missing or not a picture.
         """
         data = _read(path)
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                small = image.width <= PIXEL_ART_WIDTH
-                if not small:
-                    picture = image.convert("RGB")
-                    picture.thumbnail((THUMBNAIL_WIDTH, THUMBNAIL_WIDTH))
-                    target = io.BytesIO()
-                    picture.save(target, format="JPEG", quality=JPEG_QUALITY)
-                    data = target.getvalue()
-        except (OSError, ValueError) as error:
-            raise CorruptionError(f"{path} is not a readable picture: {error}", "restore the file") from error
+        with opened_picture(data, path, ("PNG",)) as image:
+            small = image.width <= PIXEL_ART_WIDTH
+            if not small:
+                picture = image.convert("RGB")
+                picture.thumbnail((THUMBNAIL_WIDTH, THUMBNAIL_WIDTH))
+                target = io.BytesIO()
+                picture.save(target, format="JPEG", quality=JPEG_QUALITY)
+                data = target.getvalue()
         text = base64.b64encode(data).decode("ascii")
         self._left -= len(text)
         return f"data:image/{'png' if small else 'jpeg'};base64,{text}", small

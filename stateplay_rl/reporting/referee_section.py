@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from stateplay_rl.reporting.blocks import Block, ChartGrid, Column, LineChart, Number, Prose, Section, Series, Table
-from stateplay_rl.reporting.json_files import objects_of
+from stateplay_rl.reporting.json_files import objects_of, optional_object
 from stateplay_rl.reporting.numbers import finite, mapping_of
 from stateplay_rl.reporting.run_data import Evaluation, RunData
 from stateplay_rl.reporting.sources import Source
@@ -229,8 +228,7 @@ def drift_by_horizon(run: RunData) -> Table | None:
 
 def hud_check_section(source: Source) -> Section | None:
     """First frames against the state columns; None where nothing was compared."""
-    file = source.path / layout.SUMMARY
-    check = mapping_of(json.loads(file.read_text(encoding="utf-8")), "hud_check") if file.is_file() else {}
+    check = mapping_of(optional_object(source.path, layout.SUMMARY), "hud_check")
     by_element = mapping_of(check, "by_element")
     if not by_element:
         return None

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from stateplay_rl.config.foreign_yaml import read_yaml
 from stateplay_rl.errors import CorruptionError, UnsealedError, UsageError
 from stateplay_rl.reporting.page import unique_keys
 from stateplay_rl.stores import layout
@@ -99,8 +98,8 @@ def _open(path: Path, name: str, key: str) -> Source:
 def _config_file(path: Path) -> Mapping[str, Any]:
     file = path / layout.CONFIG
     try:
-        value = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        value = read_yaml(file)
+    except (OSError, ValueError) as error:
         raise CorruptionError(f"{file} cannot be read as YAML: {error}", "restore it from a copy") from error
     if not isinstance(value, dict):
         raise CorruptionError(f"{file} is not a mapping", "restore it from a copy")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from stateplay_rl.reward_model.fused import FusedName, resolve_fused
 from stateplay_rl.reward_model.learning import Precision
 from stateplay_rl.reward_model.pictures import PictureReader
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
+from stateplay_rl.stores.foreign import parse_json
 
 ARENA_STUDENT = Path(__file__).resolve().parent.parent / "arena" / "student"
 """The packaged small student; `--model arena`."""
@@ -80,7 +80,7 @@ def refuse_other_families(folder: Path) -> None:
     """
     file = folder / "config.json"
     try:
-        config = json.loads(file.read_bytes())
+        config = parse_json(file.read_bytes(), finite=False)
         kind = str(config["model_type"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{file} is no model configuration ({error!r})", _GET) from error

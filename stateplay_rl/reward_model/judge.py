@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stateplay_rl.errors import InputError
 from stateplay_rl.judges.base import GroupVerdict, failed, scored
+from stateplay_rl.reward_model.lora import save_adapter
 from stateplay_rl.reward_model.parking import ParkedModel
 from stateplay_rl.reward_model.payload import build_from_group
 from stateplay_rl.reward_model.student import Student, StudentFacts, adapter_sha256, protocol_of
@@ -100,10 +101,25 @@ class StudentJudge:
                 hint,
             )
 
-    def _loaded(self) -> Student:
+    def save_and_reload(self, folder: Path) -> None:
+        """Write the adapter as it is in memory, and go on with the student that is read back from there.
+
+        Args:
+            folder: new; gets the adapter and nothing else.
+
+        Raises:
+            InputError, CorruptionError: what was written does not read back.
+        """
+        with self._lock:
+            save_adapter(self._loaded().model, folder / layout.ADAPTER_FOLDER, self.facts.base)
+            self._student = self._parked = None  # before the next one takes memory
+            self._loaded(folder)
+
+    def _loaded(self, folder: Path | None = None) -> Student:
         if self._student is None:
             device = pick_device(self._device)
-            self._student = Student.load(self.folder, self.facts, device=device, base=self._base)
+            base = self.facts.base_folder(self.folder) if self._base is None else self._base
+            self._student = Student.load(folder or self.folder, self.facts, device=device, base=base)
             if self._wait_on_host:
                 self._parked = ParkedModel(self._student.model, device)
         return self._student

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from stateplay_rl.judges import payload as requests
 from stateplay_rl.judges.protocol import JudgingProtocol, shuffled_order
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_bytes
+from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.groups import StoredGroup
 
 _REFERENCE_FRAME = "Reference, frame "
@@ -114,7 +114,7 @@ def read_request(folder: Path, request_id: str, group_id: str) -> GroupPayload:
     file = folder / layout.REQUEST_RAW_FOLDER / f"{layout.safe_name(request_id, 'request_id')}.json"
     hint = "restore the request store, or give its place with --set requests=DIR"
     try:
-        raw: Mapping[str, Any] = json.loads(file.read_bytes())
+        raw: Mapping[str, Any] = parse_json(file.read_bytes())
         named, labels, order = str(raw["group_id"]), tuple(raw["labels"]), tuple(raw["order"])
         content = raw["request"]["messages"][-1]["content"]
     except FileNotFoundError as error:

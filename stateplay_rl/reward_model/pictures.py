@@ -5,19 +5,20 @@ Shapes: P patches of a picture, D values of a patch (2 x 3 x patch x patch: the 
 
 from __future__ import annotations
 
-import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from stateplay_rl.errors import CorruptionError, InputError
+from stateplay_rl.stores.foreign import parse_json
+from stateplay_rl.stores.pictures import opened_picture
 
+STORED = "a stored picture"
 SETTINGS = "preprocessor_config.json"
 _DEFAULT_SIZE = {"shortest_edge": 65536, "longest_edge": 16777216}
 
@@ -64,7 +65,7 @@ class PictureReader:
         size = dict(_DEFAULT_SIZE)
         if file.is_file():
             try:
-                settings = json.loads(file.read_bytes())
+                settings = parse_json(file.read_bytes())
                 size |= {name: int(settings["size"][name]) for name in size}
                 found = (int(settings["patch_size"]), int(settings["merge_size"]))
             except (ValueError, KeyError, TypeError) as error:
@@ -78,7 +79,7 @@ class PictureReader:
         """Patches of a picture, from its header alone."""
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-        with _opened(jpeg) as picture:
+        with opened_picture(jpeg, STORED, ("JPEG",)) as picture:
             width, height = picture.size
         factor = self.patch * self.merge
         rows, columns = smart_resize(
@@ -102,11 +103,8 @@ class PictureReader:
         """
         grid = self.grid(jpeg)
         size = (grid.columns * self.patch, grid.rows * self.patch)
-        with _opened(jpeg) as picture:
-            try:
-                plain = picture.convert("RGB")
-            except OSError as error:
-                raise CorruptionError(f"a stored picture is damaged: {error}", "restore the request store") from error
+        with opened_picture(jpeg, STORED, ("JPEG",)) as picture:
+            plain = picture.convert("RGB")
         if plain.size != size:
             plain = plain.resize(size, Image.Resampling.BICUBIC)
         return torch.from_numpy(np.array(plain)).permute(2, 0, 1)
@@ -123,10 +121,3 @@ class PictureReader:
         patched = self._values.to(pixels_NCHW.device)[pixels_NCHW.long()].reshape(shape).permute(0, 2, 5, 3, 6, 1, 4, 7)
         frames = patched[:, :, :, :, :, :, None].expand(*patched.shape[:6], self.temporal, *patched.shape[6:])
         return frames.reshape(count, height // patch * (width // patch), -1)
-
-
-def _opened(jpeg: bytes) -> Image.Image:
-    try:
-        return Image.open(io.BytesIO(jpeg))
-    except (UnidentifiedImageError, OSError) as error:
-        raise CorruptionError(f"a stored picture cannot be read: {error}", "restore the request store") from error

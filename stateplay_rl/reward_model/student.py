@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ from stateplay_rl.reward_model.payload import GroupPayload
 from stateplay_rl.reward_model.reading import Reading, StudentAnswer, read_scores
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
+from stateplay_rl.stores.foreign import parse_json
 
 STUDENT_VERSION = 2
 """Raised whenever the same files would give other scores."""
@@ -81,7 +81,7 @@ class StudentFacts:
         """
         file = folder / layout.STUDENT
         try:
-            values: Mapping[str, Any] = json.loads(data)
+            values: Mapping[str, Any] = parse_json(data)
             fields = {name: values[name] for name in cls.__dataclass_fields__}
             ProtocolConfig.model_validate(fields["protocol"])
             return cls(**{**fields, "candidates": tuple(int(n) for n in fields["candidates"])})

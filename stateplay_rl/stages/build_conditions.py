@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stateplay_rl.conditions.assemble import Assembled, assemble
 from stateplay_rl.conditions.cache import RowCache, row_key
@@ -18,15 +16,17 @@ from stateplay_rl.conditions.splits import select_rows
 from stateplay_rl.conditions.summary import ConditionsSummary, summarise
 from stateplay_rl.conditions.workers import ExamineJob, examine_rows
 from stateplay_rl.config.conditions import ConditionsConfig
-from stateplay_rl.errors import UsageError
+from stateplay_rl.errors import CorruptionError, UsageError
 from stateplay_rl.evaluation.hud import HudReader
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.hud_choice import make_reader
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import require_space
 from stateplay_rl.stores.conditions import DATA_ROOT, write_conditions
+from stateplay_rl.stores.foreign import checked
 from stateplay_rl.stores.manifest import OutputDirectory
 from stateplay_rl.stores.refusal import refuse_overlap
+from stateplay_rl.stores.sealed import sealed_object
 
 _PROTECTED_FOLDERS = 50
 # PNG at level 1 of a game picture takes about half of its raw bytes; tables about 12 kB.
@@ -206,5 +206,8 @@ def _folders_in_use(source: Source) -> tuple[Path, ...]:
 
 
 def _read_summary(path: Path) -> ConditionsSummary:
-    values: Mapping[str, Any] = json.loads((path / layout.SUMMARY).read_text(encoding="utf-8"))
-    return ConditionsSummary(**{"hud_check": None, **values})  # summaries of before the check have none
+    values = sealed_object(path, "conditions", layout.SUMMARY)
+    try:
+        return checked(ConditionsSummary(**{"hud_check": None, **values}))  # older summaries have no check
+    except (TypeError, ValueError) as error:
+        raise CorruptionError(f"{path / layout.SUMMARY} is damaged: {error}", "build again with --overwrite") from error

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stateplay_rl.config.rollout import RolloutConfig
+from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.distributed import Processes, start_processes
 from stateplay_rl.errors import InputError
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
+from stateplay_rl.stages.group_size import candidate_bytes
 from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stores import layout
+from stateplay_rl.stores.atomic import require_space
 from stateplay_rl.stores.conditions import ConditionRecord, ConditionStore
 from stateplay_rl.stores.groups import GroupRow, GroupStore, write_groups_parquet
 from stateplay_rl.stores.manifest import OutputDirectory
@@ -79,6 +82,7 @@ def run(config: RolloutConfig, inputs: RolloutInputs, out: Path) -> RolloutSumma
     if processes.broadcast(output.already_sealed if output else None):
         return _already_done(out)
     try:
+        on_main(processes, lambda: _require_room(out, records, config, world_config))
         world = load_world(world_config)
         if config.policy is not None:
             world.apply_policy(read_safetensors([config.policy]), str(config.policy))
@@ -101,6 +105,17 @@ def _chosen(conditions: ConditionStore, config: RolloutConfig) -> list[Condition
             "look at summary.json of the conditions",
         )
     return records
+
+
+def _require_room(out: Path, records: Sequence[ConditionRecord], config: RolloutConfig, world: WorldConfig) -> None:
+    """Refuse to begin what will not fit; groups that a stopped rollout finished are there already.
+
+    Raises:
+        OutsideError: less space is free than the groups to come will take.
+    """
+    left = max(len(records) - len(GroupStore(out).finished()), 0)
+    longest = max(record.frames for record in records)
+    require_space(out, int(left * config.sampling.candidates * candidate_bytes(world, longest)))
 
 
 def _plan(config: RolloutConfig, world: World) -> RolloutPlan:

@@ -30,6 +30,7 @@ from stateplay_rl.stores.groups import StoredGroup
 from stateplay_rl.stores.jsonl import LineLog, log_line
 from stateplay_rl.stores.manifest import OutputDirectory, is_sealed, read_manifest
 from stateplay_rl.stores.refusal import refuse_overlap
+from stateplay_rl.stores.sealed import sealed_object
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def _announce(judge: Judge, group: StoredGroup, groups: int, progress: Progress)
 
 
 def _sealed_requests(folder: Path) -> dict[str, Any] | None:
-    return dict(parse_json((folder / layout.SUMMARY).read_bytes())).get("requests")
+    return sealed_object(folder, "scores", layout.SUMMARY).get("requests")
 
 
 def _verdict_lines(folder: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from stateplay_rl.stages.remote_judging import estimate, openai_judges, protocol
 from stateplay_rl.stages.score import ScoreInputs
 from stateplay_rl.stores import atomic, layout
 from stateplay_rl.stores.groups import StoredGroup
-from stateplay_rl.stores.jsonl import log_line
+from stateplay_rl.stores.jsonl import log_line, read_lines
 from stateplay_rl.stores.manifest import OutputDirectory, utc_now
 
 PLANTED_FOLDER = "planted"
@@ -155,8 +154,7 @@ def _line(showing: Showing) -> dict[str, Any]:
 
 def _read_showings(out: Path) -> list[Showing]:
     showings = []
-    for text in (out / SHOWINGS).read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
+    for line in read_lines(out / SHOWINGS):
         scores = None if line["scores"] is None else tuple(line["scores"])
         showings.append(
             Showing(line["group_id"], Variant(line["kind"], tuple(line["sources"]), line["repeat"]), scores)

@@ -22,11 +22,12 @@ from stateplay_rl.stores.unfinished import UnfinishedRecord, read_unfinished
 
 @dataclass(frozen=True)
 class ScoredGroup:
-    """A fully judged group: its record, the hash of its `group.json`, and its scores in points."""
+    """A fully judged group: its record, the hash of its `group.json`, its scores in points, its judge and protocol."""
 
     record: GroupRecord
     sha256: str
     scores: tuple[float, ...]
+    judge: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,15 @@ class ScoredGroups:
         source: where the groups are read from.
         conditions: the conditions that they were rolled out from.
         sampling: how their candidates were drawn.
-        judge_id: the one judge behind all scores.
         groups: the fully judged ones.
+        mode: the mode that their directory records; None where it records none.
         unjudged: groups without a full judgement: failed, in doubt, or not scored yet.
     """
 
     source: GroupSource
     conditions: Path
     sampling: SamplingConfig
-    judge_id: str
+    mode: str | None
     groups: tuple[ScoredGroup, ...]
     unjudged: int
 
@@ -67,33 +68,42 @@ def read_scored_groups(groups: Path, scores: Path | None, conditions: Path | Non
 
     Raises:
         UsageError: a `groups/` directory without scores.
-        InputError: a path that does not exist or is of another kind, nothing judged, or two judges.
+        InputError: a path that does not exist or is of another kind, or nothing judged.
         CorruptionError: damaged files, or groups that changed since they were scored.
     """
     source = open_groups(groups)
     record = read_manifest(groups) if is_sealed(groups) else read_unfinished(groups)
     verdicts = _own_verdicts(source, record) if scores is None else _verdicts_of(scores)
     found = _judged(source, verdicts)
-    judges = sorted({verdicts[group.record.group_id].judge for group in found})
     if not found:
         raise InputError(
             f"not one of the {len(source.roots)} groups in {groups} is fully judged",
             "score them: sprl score, and give the directory with --scores",
         )
-    if len(judges) > 1:
-        raise InputError(
-            f"the scores come from {len(judges)} judges ({', '.join(name for name, _ in judges)}): scores of "
-            "different judges are never mixed",
-            "score all groups with one judge: sprl score",
-        )
     return ScoredGroups(
         source,
         _conditions_of(groups, record) if conditions is None else conditions,
         _sampling_of(groups, record, found),
-        judges[0][0],
+        record.config.get("mode"),
         tuple(found),
         len(source.roots) - len(found),
     )
+
+
+def one_judge(groups: Sequence[ScoredGroup]) -> tuple[str, str]:
+    """The judge behind all these scores: its id and its protocol's hash.
+
+    Raises:
+        InputError: several judges, or one with several protocols.
+    """
+    judges = sorted({group.judge for group in groups})
+    if len(judges) > 1:
+        raise InputError(
+            f"the scores come from {len(judges)} judges ({', '.join(name for name, _ in judges)}): scores of "
+            "different judges are never mixed",
+            "give one segment of the run, or score all groups with one judge: sprl score",
+        )
+    return judges[0]
 
 
 def _verdicts_of(scores: Path) -> dict[str, _Verdict]:
@@ -152,7 +162,7 @@ def _judged(source: GroupSource, verdicts: Mapping[str, _Verdict]) -> list[Score
                 f"group {group_id} has {group.record.candidates} candidates and {len(scores)} scores",
                 "score these groups again",
             )
-        judged.append(ScoredGroup(group.record, group.sha256, tuple(scores)))
+        judged.append(ScoredGroup(group.record, group.sha256, tuple(scores), verdict.judge))
     return judged
 
 

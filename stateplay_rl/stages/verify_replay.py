@@ -45,6 +45,9 @@ from stateplay_rl.worlds.world_files import resolve_world
 
 SCORE_TOLERANCE_POINTS = 1e-6
 UPDATE_TOLERANCE = 0.01
+_OTHER_WEIGHTS = (
+    "restore groups and checkpoints from a copy; sprl verify install says whether this machine computes right"
+)
 """Largest distance of the replayed weights, as a share of how far the batch moved them; 0 on the same machine."""
 
 
@@ -138,7 +141,11 @@ def _compared(complete: GroupScores, found: Sequence[float | None], how: str) ->
         for k, (one, other) in enumerate(zip(stored, found, strict=True))
         if one is None or other is None or abs(one - other) > SCORE_TOLERANCE_POINTS
     ]
-    require(not wrong, f"group {complete.group_id}: {how} {list(found)}, stored {list(stored)}")
+    require(
+        not wrong,
+        f"group {complete.group_id}: {how} {list(found)}, stored {list(stored)}",
+        "restore the directory from a copy, or score its groups again: sprl score",
+    )
     return f"group {complete.group_id}: {len(stored)} scores {how} as stored"
 
 
@@ -260,10 +267,12 @@ def _distance(store: CheckpointStore, before: int, replayed: dict[str, Tensor]) 
     moved = sum(float((last[name] - first[name]).double().square().sum()) for name in last) ** 0.5
     missed = sum(float((last[name] - replayed[name].cpu()).double().square().sum()) for name in last) ** 0.5
     if moved == 0.0:
-        require(missed == 0.0, f"batch {before} moved nothing, trained again it moves the weights by {missed:.1e}")
+        what = f"batch {before} moved nothing, trained again it moves the weights by {missed:.1e}"
+        require(missed == 0.0, what, _OTHER_WEIGHTS)
         return f"batch {before} moved nothing, and does not when it is trained again"
     require(
         missed <= UPDATE_TOLERANCE * moved,
         f"batch {before} moved the weights by {moved:.3e}; trained again it ends {missed:.3e} away",
+        _OTHER_WEIGHTS,
     )
     return f"batch {before} trained again from its latents and scores: {missed / moved:.1e} of its own distance away"

@@ -16,18 +16,20 @@ from stateplay_rl.checks.run_results import consumed, differences, largest_weigh
 from stateplay_rl.config.base import config_dict, dump_config
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.verify import ResumeConfig
-from stateplay_rl.errors import CheckError, InputError
+from stateplay_rl.errors import CheckError, InputError, OutputError
 from stateplay_rl.runtime import pick_device
 from stateplay_rl.stages.train_nft.permissions import preflight_config
 from stateplay_rl.stages.verify import VerifySummary, default_out, seal_record
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.manifest import OutputDirectory
+from stateplay_rl.stores.refusal import resolve_out
 
 REPLACED_JUDGES = ("openai", "mix", "replay")
 """Paid ones, those that may hold a paid one, and stored scores that know other groups; `drill_judge` takes their place:
 a drill must cost nothing."""
 HELDOUT_CONDITIONS = 2
+_REPORT = "a resumed run must not differ: please report it with the folder of the runs, and do not start a long run"
 SHARE_OF_A_RUN = 0.7
 """Kills fall within so much of an undisturbed run's seconds after each start."""
 MOST_LIVES = 20
@@ -75,8 +77,12 @@ def run(config: ResumeConfig, out: Path | None = None, *, overwrite: bool = Fals
         OutputError: the output directory is not usable; nothing was run.
     """
     short = short_config(config)
+    place = resolve_out(default_out() if out is None else out)
+    folder = place.with_name(f"{place.name}-runs")
+    if folder.exists():
+        raise OutputError(f"{folder} holds the runs of an earlier drill", "look at them, then remove that folder")
     with OutputDirectory.open(
-        default_out() if out is None else out,
+        place,
         schema="verify",
         version=layout.SCHEMAS["verify"],
         command="verify resume",
@@ -85,7 +91,6 @@ def run(config: ResumeConfig, out: Path | None = None, *, overwrite: bool = Fals
         resume=False,
         overwrite=overwrite,
     ) as directory:
-        folder = directory.path.with_name(f"{directory.path.name}-runs")
         folder.mkdir(parents=True)
         settings = folder / "config.yaml"
         settings.write_text(dump_config(short), encoding="utf-8")
@@ -173,7 +178,7 @@ def _kill_and_resume(drilled: _Drilled) -> str:
         drilled.lives += 1
         drill.shoot(out, draws, longest, wanted - len(drill.kills))
         drill.run(out, resume=True)
-    require(bool(drill.kills), "no kill hit a living run: it ends too fast; give more --batches")
+    require(bool(drill.kills), "no kill hit a living run: it ends too fast", "give more --batches")
     places = ", ".join(f"{k.seconds:.1f} s ({k.batches} batches, {k.groups} groups)" for k in drill.kills)
     return f"{len(drill.kills)} kills over {drilled.lives} runs, all ended with exit code 0; after {places}"
 
@@ -200,14 +205,14 @@ def _once(drilled: _Drilled) -> str:
     for run in drilled.killed:
         found = consumed(run)
         again = kill_drill.twice([name for batch in found for name in batch])
-        require(not again, f"{run.name} consumed {again[:3]} twice")
-        require(found == wanted, f"{run.name} consumed other conditions than the undisturbed run")
+        require(not again, f"{run.name} consumed {again[:3]} twice", _REPORT)
+        require(found == wanted, f"{run.name} consumed other conditions than the undisturbed run", _REPORT)
     return f"{sum(map(len, wanted))} conditions, each consumed once and in the same batch"
 
 
 def _leftovers(drilled: _Drilled) -> str:
     left = [str(path) for run in drilled.killed for path in kill_drill.half_files(run)]
-    require(not left, f"half-written files are left: {left[:3]}")
+    require(not left, f"half-written files are left: {left[:3]}", _REPORT)
     return "no half-written file is left"
 
 
@@ -218,7 +223,7 @@ def _directories(drilled: _Drilled) -> str:
         for line in run_directory(run)
         if line.status == "failed"
     ]
-    require(not bad, f"verify dir finds: {'; '.join(bad[:3])}")
+    require(not bad, f"verify dir finds: {'; '.join(bad[:3])}", _REPORT)
     return "verify dir finds every hash of the lineage as recorded"
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from stateplay_rl.checks.lines import CheckLine
 from stateplay_rl.config.rollout import SamplingConfig
 from stateplay_rl.config.train_nft import AnchorConfig, OptimizerConfig, TrainNftConfig
 from stateplay_rl.config.verify import SignalConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import InputError
 from stateplay_rl.nft.signal import (
-    ALIKE_BELOW_POINTS,
-    BOTH_MODES_SHARE,
-    CLEAR_COSINE,
     GradientCosine,
-    Spread,
     expectation,
     gradient_cosine,
     spread,
@@ -28,7 +23,9 @@ from stateplay_rl.nft.signal import (
 )
 from stateplay_rl.stages.candidates import policy_sha256
 from stateplay_rl.stages.group_gradients import GroupData, group_gram, usable_groups
-from stateplay_rl.stages.scored_groups import ScoredGroup, ScoredGroups, read_scored_groups
+from stateplay_rl.stages.judge_noise import read_noise
+from stateplay_rl.stages.scored_groups import ScoredGroup, ScoredGroups, one_judge, read_scored_groups
+from stateplay_rl.stages.signal_lines import Measured, signal_lines
 from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.samples import JudgedGroup, Sample, build_samples
 from stateplay_rl.stages.verify import VerifySummary, default_out, seal_record
@@ -39,28 +36,6 @@ from stateplay_rl.worlds.base import ParameterGroup, World
 from stateplay_rl.worlds.load import load_world
 from stateplay_rl.worlds.native.weights import read_safetensors
 from stateplay_rl.worlds.world_files import all_files, resolve_world
-
-GO_CANDIDATES = 96
-"""Candidates in all at which `CLEAR_COSINE` is the threshold: fewer make the cosine smaller and less sure."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was measured.
-
-    Args:
-        scores: spread of the scores.
-        candidates: candidates of a group.
-        training: groups whose gradients were compared: neither tied nor gated.
-        cosine: None where it could not be measured.
-        why_not: the reason then.
-    """
-
-    scores: Spread
-    candidates: int
-    training: int
-    cosine: GradientCosine | None
-    why_not: str = ""
 
 
 def run(config: SignalConfig, out: Path | None = None, *, overwrite: bool = False) -> VerifySummary:
@@ -76,7 +51,8 @@ def run(config: SignalConfig, out: Path | None = None, *, overwrite: bool = Fals
         failed line, not an exception.
 
     Raises:
-        InputError: groups, scores or conditions are missing or do not fit, or another policy sampled them.
+        InputError: groups, scores or conditions are missing or do not fit, another policy sampled them, or two
+            judges scored them.
         UsageError: a `groups/` directory without scores.
         OutputError: the output directory is not usable.
     """
@@ -88,6 +64,8 @@ def run(config: SignalConfig, out: Path | None = None, *, overwrite: bool = Fals
         world.apply_policy(read_safetensors([config.policy]), str(config.policy))
     trained = world.set_mode(config.mode)
     chosen = _groups_of_policy(found, world, config)
+    judge = one_judge(chosen)
+    noise = read_noise(config.probe, judge, [p for p in (config.groups, config.scores) if p is not None])
     with OutputDirectory.open(
         default_out() if out is None else out,
         schema="verify",
@@ -105,19 +83,19 @@ def run(config: SignalConfig, out: Path | None = None, *, overwrite: bool = Fals
             *expectation(measured.scores, measured.cosine, config.wished_cosine),
             *_left_out(found, len(chosen)),
         )
-        summary = VerifySummary("signal", directory.path, _lines(measured, found.judge_id), words)
+        summary = VerifySummary("signal", directory.path, signal_lines(measured, judge[0], noise), words)
         seal_record(
             directory,
             summary,
             config.groups,
-            _measures(measured, config),
+            {**_measures(measured, config), "judge_noise": None if noise is None else noise.points},
             {"group_sha256": {group.record.group_id: group.sha256 for group in chosen}},
         )
     return summary
 
 
 def _inputs(config: SignalConfig, conditions: Path) -> dict[str, Path]:
-    given = {"groups": config.groups, "scores": config.scores, "policy": config.policy}
+    given = {"groups": config.groups, "scores": config.scores, "policy": config.policy, "probe": config.probe}
     return {"conditions": conditions, **{name: path for name, path in given.items() if path is not None}}
 
 
@@ -138,10 +116,16 @@ def _groups_of_policy(found: ScoredGroups, world: World, config: SignalConfig) -
     chosen = [group for group in found.groups if group.record.policy_sha256 == loaded]
     if not chosen:
         policies = sorted({group.record.policy_sha256[:12] for group in found.groups})
+        mode = found.mode or "MODE"
         raise InputError(
             f"the loaded policy is {loaded[:12]} (mode {config.mode}), the groups were sampled by "
             + ", ".join(policies),
-            "give the policy that sampled them, and its mode: --set policy=FILE --set mode=MODE",
+            f"give the policy that sampled them, and its mode: --set policy=FILE --set mode={mode}"
+            + (
+                " (without a policy: the base weights, which sampled a run's first batch)"
+                if mode != config.mode
+                else ""
+            ),
         )
     return chosen[: config.limit]
 
@@ -203,48 +187,6 @@ def _cosine(gram_NN: Tensor, config: SignalConfig) -> tuple[GradientCosine | Non
     if not bool(gram_NN.diagonal().any()):
         return None, f"every gradient is exactly zero in mode {config.mode}: nothing would be trained"
     return gradient_cosine(gram_NN, splits=config.splits, seed=config.seed), ""
-
-
-def _lines(measured: Measured, judge_id: str) -> tuple[CheckLine, ...]:
-    """The go/no-go lines, and what is not known."""
-    scores = measured.scores
-    return (
-        _threshold(
-            "within-group deviation",
-            scores.within_group >= ALIKE_BELOW_POINTS,
-            f"{scores.within_group:.1f} points, at least {ALIKE_BELOW_POINTS:.0f} asked for",
-        ),
-        _threshold(
-            "both modes",
-            scores.share_both_modes >= BOTH_MODES_SHARE,
-            f"{scores.share_both_modes:.0%} of {scores.groups} groups hold good and bad candidates, at least "
-            f"{BOTH_MODES_SHARE:.0%} asked for",
-        ),
-        _cosine_line(measured),
-        CheckLine(
-            "judge noise",
-            "skipped",
-            f"not known: no probe of judge {judge_id} was made, so none is subtracted",
-        ),
-    )
-
-
-def _cosine_line(measured: Measured) -> CheckLine:
-    cosine, name = measured.cosine, "gradient cosine"
-    if cosine is None:
-        return CheckLine(name, "failed", f"not measured: {measured.why_not}")
-    half = cosine.units_per_half * measured.candidates
-    detail = (
-        f"{cosine.mean:.2f} ({cosine.low:.2f} to {cosine.high:.2f} over {cosine.splits} splits, halves of "
-        f"{cosine.units_per_half} groups, {half} candidates), at least {CLEAR_COSINE} asked for"
-    )
-    if 2 * half < GO_CANDIDATES:
-        detail += f" at {GO_CANDIDATES} candidates in all: here are fewer"
-    return _threshold(name, cosine.mean >= CLEAR_COSINE, detail)
-
-
-def _threshold(name: str, reached: bool, detail: str) -> CheckLine:
-    return CheckLine(name, "passed" if reached else "failed", detail)
 
 
 def _left_out(found: ScoredGroups, used: int) -> list[str]:

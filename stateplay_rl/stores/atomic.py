@@ -21,7 +21,12 @@ from stateplay_rl.errors import OutsideError, SprlError
 from stateplay_rl.stores import layout
 
 _CHUNK_BYTES = 1 << 20
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL = {
+    errno.ENOSPC: "no space left",
+    errno.EDQUOT: "quota exceeded",
+    errno.EFBIG: "larger than a file may be here (ulimit -f)",
+}
+_AGAIN = "run the same command again, with --resume where it has that option"
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -43,11 +48,10 @@ def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
             raise
         need = f", {needed_bytes} bytes needed" if needed_bytes is not None else ""
         if error.errno in _FULL:
-            reason = "quota exceeded" if error.errno == errno.EDQUOT else "no space left"
-            hint = "free that space (or choose another --out), then run the same command with --resume"
-            raise OutsideError(f"cannot write {path}: {reason}{need}{_free(path)}", hint) from error
+            hint = f"free that space (or choose another --out), then {_AGAIN}"
+            raise OutsideError(f"cannot write {path}: {_FULL[error.errno]}{need}{_free(path)}", hint) from error
         if error.errno in _READ_ONLY:
-            hint = "make the folder writable, or choose another --out; then run again with --resume"
+            hint = f"make the folder writable, or choose another --out; then {_AGAIN}"
             raise OutsideError(f"cannot write {path}: {error.strerror}{need}", hint) from error
         if error.errno == errno.EIO:
             raise OutsideError(f"cannot write {path}: {error.strerror}", "check the disk, then --resume") from error

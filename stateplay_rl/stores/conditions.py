@@ -17,7 +17,7 @@ from stateplay_rl.errors import CorruptionError, InputError
 from stateplay_rl.stores import layout, tables
 from stateplay_rl.stores.hashing import hash_array
 from stateplay_rl.stores.manifest import Manifest, OutputDirectory, read_manifest
-from stateplay_rl.stores.pictures import decode_png, png_bytes
+from stateplay_rl.stores.pictures import decode_picture, png_bytes
 from stateplay_rl.stores.sealed import read_checked
 
 Pool = Literal["pass", "heldout"]
@@ -245,7 +245,7 @@ class ConditionStore:
     def first_frame(self, condition_id: str) -> np.ndarray:
         """First frame as the model gets it, uint8 [h, w, 3]."""
         name = layout.frame_file(self.by_id(condition_id).condition_id)
-        return decode_png(read_checked(self.manifest, name), self.root / name)
+        return decode_picture(read_checked(self.manifest, name), self.root / name, ("PNG",))
 
     def held_actions(self, condition_id: str) -> np.ndarray:
         """Buttons held over their windows, float32 [R, 11] in {0, 1}."""

@@ -18,6 +18,7 @@ from stateplay_rl.errors import UsageError
 from stateplay_rl.stores import atomic, environment, layout, refusal
 from stateplay_rl.stores.file_hasher import FileHasher
 from stateplay_rl.stores.lock import DirectoryLock
+from stateplay_rl.stores.redaction import refuse_secrets
 from stateplay_rl.stores.refusal import resolve_out
 from stateplay_rl.stores.resume_rules import OutputRequest, refuse_state
 from stateplay_rl.stores.sealed import (
@@ -103,12 +104,14 @@ class OutputDirectory:
 
         Raises:
             OutputError: overlap, not empty, unfinished without `resume`, or locked.
-            UsageError: `resume` with a changed config or other inputs, or together with `overwrite`.
+            UsageError: `resume` with a changed config or other inputs, or together with `overwrite`; a setting that
+                is the value of a secret environment variable.
             InputError: an input does not exist or is damaged.
             OutsideError: the disk is full or read-only.
         """
         if resume and overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "give one of them")
+        refuse_secrets(config_dict(config))
         refusal.refuse_overlap(out, inputs, protected)
         refs = {name: input_ref(path, out) for name, path in inputs.items()}
         real = Path(os.path.realpath(out))

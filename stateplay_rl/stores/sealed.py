@@ -11,7 +11,9 @@ from typing import Any
 from stateplay_rl.errors import CorruptionError, InputError, UnsealedError
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_bytes, sha256_file
-from stateplay_rl.stores.foreign import checked, parse_json
+from stateplay_rl.stores.foreign import checked, parse_json, parse_object, read_object
+
+_LOST = "restore it, or start over with --overwrite"
 
 
 @dataclass(frozen=True)
@@ -123,23 +125,13 @@ def _absent(path: Path, schema: str | None) -> InputError:
         kind = "is a file" if path.exists() else "does not exist"
         return InputError(f"{path} {kind}, a {wanted} is needed", "check the path")
     if (path / layout.UNFINISHED).is_file():
-        unfinished = _json_object(path / layout.UNFINISHED)
+        unfinished = read_object(path / layout.UNFINISHED, _LOST)
         command = str(unfinished.get("command", "")).split(" ")[0] or "its command"
         return UnsealedError(
             f"{path} is unfinished (no {layout.MANIFEST})",
             f"finish it first: run `sprl {command} ... --out {path} --resume`",
         )
     return UnsealedError(f"{path} has no {layout.MANIFEST}: it is not a finished {wanted}", "check the path")
-
-
-def _json_object(file: Path) -> dict[str, Any]:
-    try:
-        value = parse_json(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CorruptionError(f"{file} is not readable JSON", "restore it, or start over with --overwrite") from error
-    if not isinstance(value, dict):
-        raise CorruptionError(f"{file} is not a JSON object", "restore it, or start over with --overwrite")
-    return value
 
 
 def _parse(path: Path, data: bytes) -> Manifest:
@@ -233,6 +225,17 @@ def read_checked(manifest: Manifest, name: str) -> bytes:
     return data
 
 
+def sealed_object(folder: Path, schema: str, name: str) -> dict[str, Any]:
+    """A JSON object of a finished directory, checked against its recorded hash.
+
+    Raises:
+        InputError: no such directory, or another schema.
+        CorruptionError: not recorded, missing, different, or no JSON object.
+    """
+    data = read_checked(read_manifest(folder, schema=schema), name)
+    return parse_object(data, folder / name, "restore it from a copy")
+
+
 def input_ref(path: Path, relative_to: Path) -> InputRef:
     """How a manifest records an input: a sealed directory by its manifest, a file by its own hash.
 
@@ -248,7 +251,14 @@ def input_ref(path: Path, relative_to: Path) -> InputRef:
         manifest = read_manifest(path)
         return InputRef(manifest.sha256, relative, manifest.schema_name)
     unfinished = path / layout.UNFINISHED
-    return InputRef(None, relative, str(_json_object(unfinished)["schema"]) if unfinished.is_file() else None)
+    return InputRef(None, relative, _open_schema(unfinished) if unfinished.is_file() else None)
+
+
+def _open_schema(unfinished: Path) -> str:
+    schema = read_object(unfinished, _LOST).get("schema")
+    if not isinstance(schema, str):
+        raise CorruptionError(f"{unfinished}: field 'schema' is {schema!r}, not a name", _LOST)
+    return schema
 
 
 def find_input(manifest: Manifest, name: str, candidates: Iterable[Path] = ()) -> Path:

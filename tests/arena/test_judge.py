@@ -75,7 +75,7 @@ def test_missing_and_damaged_files_are_no_scores(tmp_path: Path) -> None:
         RefereeJudge().score_group(group)
     path.write_bytes(data)
     group.first_frame_path().write_bytes(b"no picture")
-    with pytest.raises(CorruptionError, match="cannot be read"):
+    with pytest.raises(CorruptionError, match="not a readable picture"):
         RefereeJudge().score_group(group)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateplay_rl.checks.lines import NotChecked, require, run_checks
+from stateplay_rl.checks.lines import NotChecked, require, run_check, run_checks
 
 
 def raising(error):
@@ -29,3 +29,14 @@ def test_outcomes():
         ("broken", "failed", "ZeroDivisionError: oops"),
         ("after", "passed", "still runs"),
     ]
+
+
+def test_a_secret_in_an_error_is_not_in_the_line(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "sk-0123456789")
+
+    def leak():
+        raise RuntimeError("401 for sk-0123456789")
+
+    line = run_check("x", leak)
+    assert (line.status, line.detail) == ("failed", "RuntimeError: 401 for <SOME_API_KEY>")
+    assert "verify install" in line.todo

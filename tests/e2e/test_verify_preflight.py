@@ -17,13 +17,18 @@ from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.verify import PreflightConfig
 from stateplay_rl.errors import CheckError
 from stateplay_rl.judges.base import failed as failed_verdict
+from stateplay_rl.reward_model import judge as student_judge
+from stateplay_rl.reward_model import reading
 from stateplay_rl.stages import verify_preflight
+from stateplay_rl.stages.preflight.flight import Flight
 from stateplay_rl.stages.train_nft.permissions import require_preflight
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.manifest import read_manifest
 from stateplay_rl.worlds.native.world import NativeWorld
 from tests.e2e.command_line import Arena, sprl, succeed
 from tests.e2e.test_verify_resume import config_file, settings
+from tests.reward_model.arena_groups import write_tiny_model
+from tests.reward_model.sealed_student import seal
 
 STATUSES = {"gate and student": "skipped", "kill and resume": "skipped"}
 
@@ -103,7 +108,7 @@ def run_line(name: str, config: PreflightConfig, tmp_path: Path, *before: str) -
     world = resolve_world(config.train.world)
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
-    shared = verify_preflight._Preflight(config, config.train, world, world_spec(world), tmp_path / "run", work)
+    shared = Flight(config, config.train, world, world_spec(world), tmp_path / "run", work)
     checks = dict(verify_preflight.CHECKS)
     for needed in before:
         assert run_check(needed, lambda needed=needed: checks[needed](shared)).status != "failed"
@@ -223,3 +228,104 @@ def test_production_without_a_drill_fails(arena: Arena, tmp_path: Path) -> None:
 
 def test_settings_are_those_of_the_drill(arena: Arena) -> None:
     assert TrainNftConfig.model_validate(settings(arena)).judge.name == "referee"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("base") / "model")
+
+
+def stage_c(arena: Arena, tmp_path: Path, reward_model: Path) -> PreflightConfig:
+    config = flight(arena, tmp_path, stage="c", judge={"name": "student", "reward_model": str(reward_model)})
+    return config.model_copy(update={"sample": 1})
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that has learnt nothing answers with little probability; its scores are taken all the same."""
+    monkeypatch.setattr(reading, "LEAST_LEGAL_MASS", 0.0)
+
+
+GATE = ("gate and student", "conditions", "baseline rollouts")
+
+
+def gate_line(config: PreflightConfig, tmp_path: Path) -> Any:
+    return run_line(GATE[0], config, tmp_path, *GATE[1:])
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_student_is_saved_and_read_back(arena: Arena, tmp_path: Path, model: Path) -> None:
+    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, reading="expected"))
+    line = gate_line(config, tmp_path)
+    assert (line.status, "saved, read back" in line.detail) == ("passed", True), line
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_student_that_is_not_what_was_saved(
+    arena: Arena, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = student_judge.save_adapter
+
+    def save_other(wrapped: Any, folder: Path, base: str) -> None:
+        for name, parameter in wrapped.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.constant_(parameter, 0.5)
+        real(wrapped, folder, base)
+
+    monkeypatch.setattr(student_judge, "save_adapter", save_other)
+    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, reading="expected"))
+    line = gate_line(config, tmp_path)
+    assert (line.status, "saved and read back" in line.detail, "train-rm" in line.todo) == ("failed", True, True)
+
+
+def test_a_student_without_scores(arena: Arena, tmp_path: Path, model: Path) -> None:
+    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, max_length=100))
+    line = gate_line(config, tmp_path)
+    assert (line.status, "too_long" in line.detail, "train-rm" in line.todo) == ("failed", True, True)
+
+
+@pytest.fixture(scope="module")
+def stage_a(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished stage A of two conditions."""
+    folder = tmp_path_factory.mktemp("stage_a")
+    file = config_file(folder, arena, stage_conditions=2)
+    succeed("train-nft", arena.conditions, "--config", file, "--out", folder / "run", "-q")
+    return folder / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("answers")
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_gate_that_was_missed_fails_its_line_alone(
+    arena: Arena, tmp_path: Path, model: Path, stage_a: Path, passed: bool
+) -> None:
+    """The whole checklist of stage C: going on in stage A's ledger, with the student as the judge."""
+    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=passed, reading="expected"))
+    lines = lines_of(config.model_copy(update={"run": stage_a}), tmp_path)
+    assert failed(lines) == (set() if passed else {"gate and student"}), lines
+    assert passed or "--extend" in lines["gate and student"].todo
+
+
+def test_memory_that_is_too_full(arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight_world, "FULLEST", 0.0)
+    line = run_line("memory", flight(arena, tmp_path), tmp_path, "conditions", "gradient map", "baseline rollouts")
+    assert (line.status, "samples_per_call" in line.todo) == ("failed", True)
+
+
+PLANTED = {
+    "audit": test_no_audit,
+    "conditions": test_without_conditions_what_needs_them_is_skipped,
+    "frames and actions": test_a_clip_that_was_replaced,
+    "plan": test_more_conditions_than_there_are,
+    "gradient map": test_closed_gates_are_found,
+    "baseline rollouts": test_frozen_videos_are_found,
+    "judge": test_a_judge_that_gives_no_scores,
+    "gate and student": test_a_gate_that_was_missed_fails_its_line_alone,
+    "disk": test_a_full_disk_is_known_before,
+    "memory": test_memory_that_is_too_full,
+    "kill and resume": test_production_without_a_drill_fails,
+}
+
+
+def test_every_line_has_a_planted_fault() -> None:
+    assert list(PLANTED) == [name for name, _ in verify_preflight.CHECKS]

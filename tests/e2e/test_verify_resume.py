@@ -149,9 +149,61 @@ def test_a_half_written_file_is_found(
 
 def test_a_damaged_file_is_found(arena: Arena, pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copied(pair, tmp_path)
+    log = folder / "killed-0" / layout.TIMINGS
+    log.write_bytes(log.read_bytes()[:-1])
+    rehash(folder / "killed-0", layout.TIMINGS)
+    assert failed(arena, folder, tmp_path, monkeypatch) == {"directory"}
     video = next((folder / "killed-0").rglob("candidate_0.mp4"))
     video.write_bytes(video.read_bytes()[:-1])
     assert failed(arena, folder, tmp_path, monkeypatch) == {"results", "directory"}
+
+
+def test_a_run_that_does_not_end_by_itself_is_all_that_is_said(
+    arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(drill: Any, out: Path, *, resume: bool = False) -> float:
+        raise CheckError("exit code 3", "see the log")
+
+    monkeypatch.setattr(kill_drill.Drill, "run", stop)
+    (line,) = verify_resume._lines(drilled(arena, tmp_path, tmp_path))
+    assert (line.name, line.status) == ("undisturbed run", "failed")
+
+
+def test_a_drill_in_which_no_kill_hit_proves_nothing(
+    arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_resume, "_undisturbed", lambda _: "given")
+    monkeypatch.setattr(kill_drill.Drill, "run", lambda drill, out, *, resume=False: 1.0)
+    monkeypatch.setattr(kill_drill.Drill, "shoot", lambda *_: 0)
+    lines = {line.name: line for line in verify_resume._lines(drilled(arena, tmp_path, tmp_path))}
+    assert {name for name, line in lines.items() if line.status == "failed"} == {"killed and resumed"}
+    assert "--batches" in lines["killed and resumed"].todo
+    assert [line.status for line in lines.values()][2:] == ["skipped"] * 4
+
+
+def test_runs_of_an_earlier_drill_are_not_overwritten(arena: Arena, tmp_path: Path) -> None:
+    (tmp_path / "record-runs").mkdir()
+    result = sprl(
+        "verify", "resume", config_file(tmp_path, arena), "--conditions", arena.conditions, "--out", tmp_path / "record"
+    )
+    assert (result.code, "record-runs" in result.text) == (2, True)
+    assert not (tmp_path / "record").exists()
+
+
+PLANTED = {
+    "undisturbed run": test_a_run_that_does_not_end_by_itself_is_all_that_is_said,
+    "killed and resumed": test_a_drill_in_which_no_kill_hit_proves_nothing,
+    "results": test_another_number_in_the_metrics_is_found,
+    "conditions": test_a_condition_of_another_batch_is_found,
+    "leftovers": test_a_half_written_file_is_found,
+    "directory": test_a_damaged_file_is_found,
+}
+
+
+def test_every_line_has_a_planted_fault(arena: Arena, pair: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(verify_resume, "_undisturbed", lambda _: "given")
+    monkeypatch.setattr(verify_resume, "_kill_and_resume", lambda _: "given")
+    assert list(PLANTED) == [line.name for line in verify_resume._lines(drilled(arena, pair, tmp_path))]
 
 
 def test_a_paid_judge_is_never_asked(arena: Arena, tmp_path: Path) -> None:

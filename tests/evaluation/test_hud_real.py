@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from stateplay_rl.evaluation import stress
-from stateplay_rl.evaluation.draw_profile import read_picture
 from stateplay_rl.evaluation.follow import FollowReport, follow
 from stateplay_rl.evaluation.hud import ProfileReader
 from stateplay_rl.evaluation.series import series_of, series_of_states
+from stateplay_rl.stores.pictures import read_picture
 from tests.evaluation.hud_painter import SF3, Picture, real_clips
 
 CLIPS = real_clips()

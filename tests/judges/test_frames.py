@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from stateplay_rl.errors import CorruptionError, InputError
-from stateplay_rl.judges.frames import example_jpeg, frame_indices, jpeg_of, read_picture, shown_size
+from stateplay_rl.judges.frames import example_jpeg, frame_indices, jpeg_of, shown_size
 
 
 @pytest.mark.parametrize("frames", [1, 2, 5, 23, 24, 25, 33, 97, 101])
@@ -66,8 +66,8 @@ def test_colours_are_kept_in_their_order() -> None:
 
 
 def test_pictures_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
-        read_picture(tmp_path / "none.png")
+    with pytest.raises(InputError, match=r"none\.png"):
+        example_jpeg(tmp_path / "none.png", 832, 90)
     (tmp_path / "page.png").write_text("<html>")
     with pytest.raises(CorruptionError, match=r"page\.png"):
         example_jpeg(tmp_path / "page.png", 832, 90)

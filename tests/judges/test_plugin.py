@@ -13,7 +13,7 @@ from tests.judges.judge_fakes import stored_group
 GROUP = stored_group()
 SOURCE = """
 from stateplay_rl.errors import CorruptionError
-from stateplay_rl.judges.base import scored
+from stateplay_rl.judges.base import failed, scored
 
 class Good:
     judge_id = "good"
@@ -30,6 +30,10 @@ class Raises(Good):
 class Corrupt(Good):
     def score_group(self, group):
         raise CorruptionError("bad video")
+
+class Tells(Good):
+    def score_group(self, group):
+        return failed(4, "401 for sk-plug-in-0123", details={"answer": ["no sk-plug-in-0123"], "sk-plug-in-0123": 1})
 
 class NotAVerdict(Good):
     def score_group(self, group):
@@ -135,3 +139,10 @@ def test_faults_of_scoring_name_plugin_and_group(module: str) -> None:
         load_plugin(f"{module}:NotJson", {}).score_group(GROUP)
     with pytest.raises(CorruptionError, match="bad video"):
         load_plugin(f"{module}:Corrupt", {}).score_group(GROUP)
+
+
+def test_a_key_that_a_plug_in_repeats_is_not_stored(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "sk-plug-in-0123")
+    verdict = load_plugin(f"{module}:Tells", {}).score_group(GROUP)
+    assert verdict.reason == "401 for <MY_API_KEY>"
+    assert verdict.details == {"answer": ["no <MY_API_KEY>"], "<MY_API_KEY>": 1}

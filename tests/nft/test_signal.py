@@ -73,6 +73,16 @@ def test_units_for_cosine_hand_values():
         units_for_cosine(0.5, 14, wished=1.0)
 
 
+def test_noise_explains_a_part_of_the_deviation() -> None:
+    """Four candidates of true deviation 12, each judged with noise 9: the deviation without noise comes back."""
+    draws = torch.randn(20000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    truth_K = torch.tensor([-12.0, -12, 12, 12], dtype=torch.float64)
+    variance = (truth_K + 9 * draws).var(dim=1, correction=0).mean()
+    assert signal.without_noise(float(variance) ** 0.5, 9.0, 4) == pytest.approx(12.0, rel=0.02)
+    assert signal.without_noise(5.0, 0.0, 4) == 5.0
+    assert signal.without_noise(5.0, 6.0, 4) == 0.0
+
+
 def test_splits_are_reproducible_and_use_the_seed():
     matrix = gram(units(12, 0.3))
     assert gradient_cosine(matrix, seed=1) == gradient_cosine(matrix, seed=1)

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stateplay_rl.config.judging import ProtocolConfig
-from stateplay_rl.config.rollout import RolloutConfig
 from stateplay_rl.config.score import JudgeConfig
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.errors import CheckError, CorruptionError, InputError, UnsealedError
-from stateplay_rl.judges.protocol import JudgingProtocol
-from stateplay_rl.reward_model import lora
+from stateplay_rl.reward_model import lora, reading
 from stateplay_rl.reward_model.judge import TOO_LONG, StudentJudge
 from stateplay_rl.reward_model.student import StudentFacts
 from stateplay_rl.stages.judge_choice import make_judge
 from stateplay_rl.stages.train_nft.permissions import require_known_groups
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.groups import GroupStore, StoredGroup
-from stateplay_rl.stores.manifest import OutputDirectory
-from tests.reward_model.arena_groups import SHOWN, conditions, write_group, write_tiny_model
-from tests.reward_model.small_groups import load_small_model
-
-PROTOCOL = JudgingProtocol(ProtocolConfig(frames=SHOWN))
+from tests.reward_model.arena_groups import conditions, write_group, write_tiny_model
+from tests.reward_model.sealed_student import seal
 
 
 @pytest.fixture(scope="module")
@@ -38,42 +30,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> StoredGroup:
     return write_group(GroupStore(tmp_path_factory.mktemp("groups")), conditions(1, 4)[0])
-
-
-def seal(out: Path, model: Path, **changes: object) -> Path:
-    """A reward_model directory with an adapter that has learnt nothing."""
-    base = load_small_model(model)
-    facts = StudentFacts(
-        base=os.path.relpath(model, out),
-        base_sha256=base.sha256,
-        protocol={**PROTOCOL.config.model_dump(mode="json"), "example_images": []},
-        protocol_sha256=PROTOCOL.sha256,
-        reading="greedy",
-        precision="float32",
-        delta_rule="auto",
-        fused="auto",
-        attention="default",
-        max_length=65536,
-        candidates=(4,),
-    )
-    facts = replace(facts, **changes)  # type: ignore[arg-type]
-    targets = lora.find_targets(base.model, base.layer_types)
-    wrapped = lora.attach(base.model, targets, rank=2, alpha=2, dropout=0.0, seed=0)
-    with OutputDirectory.open(
-        out,
-        schema="reward_model",
-        version=1,
-        command="train-rm",
-        config=RolloutConfig(),
-        inputs={},
-        resume=False,
-        overwrite=False,
-    ) as output:
-        (out / layout.ADAPTER_FOLDER).mkdir()
-        lora.save_adapter(wrapped, out / layout.ADAPTER_FOLDER, "tiny")
-        output.write_json(layout.STUDENT, facts.to_json())
-        output.seal()
-    return out
 
 
 def test_an_answer_that_does_not_parse_is_a_failure_with_its_reason(
@@ -127,6 +83,22 @@ def test_a_run_that_would_ask_of_other_groups_does_not_start(
     with pytest.raises(InputError, match=refused) as caught:
         require_known_groups(config, judge)
     assert f"--set {refused}=4" in str(caught.value.hint)
+
+
+def test_a_student_that_was_saved_and_read_back_scores_the_same(
+    model: Path, group: StoredGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LEAST_LEGAL_MASS", 0.0)  # this model has learnt nothing
+    spec = JudgeConfig(name="student", reward_model=seal(tmp_path / "rm", model, reading="expected"))
+    judge = make_judge(spec, world="arena")
+    expected = judge.score_group(group)
+    assert expected.status == "scored"
+    judge.save_and_reload(tmp_path / "again")
+    assert judge.score_group(group) == expected
+    first, second = (
+        folder / layout.ADAPTER_FOLDER / lora.ADAPTER_WEIGHTS for folder in (tmp_path / "rm", tmp_path / "again")
+    )
+    assert first.read_bytes() == second.read_bytes()
 
 
 def test_everything_that_decides_a_score_decides_the_hash(model: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from stateplay_rl.config.rollout import RolloutConfig, SamplingConfig
-from stateplay_rl.errors import InputError, OutputError, UsageError
+from stateplay_rl.errors import InputError, OutputError, OutsideError, UsageError
 from stateplay_rl.stages import rollout as stage
 from stateplay_rl.stages.rollout import RolloutInputs, RolloutSummary
 from stateplay_rl.stores import layout
@@ -31,7 +32,8 @@ def conditions(tmp_path_factory: pytest.TempPathFactory) -> ConditionStore:
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "resolve_world", lambda name: SimpleNamespace(files=()))
+    fake = SimpleNamespace(files=(), preset="arena", frame_height=32, frame_width=48)
+    monkeypatch.setattr(stage, "resolve_world", lambda name: fake)
     monkeypatch.setattr(stage, "all_files", lambda files: ())
     monkeypatch.setattr(stage, "load_world", lambda config: tiny_world())
     # Compares with the sizes of the (here faked) config; test_a_policy_of_another_world has a real one.
@@ -124,6 +126,15 @@ def test_a_policy_of_another_world_leaves_nothing_behind(
         with pytest.raises(InputError, match="do not fit this world"):
             go(conditions, tmp_path / "groups", policy=policy)
         assert not (tmp_path / "groups").exists()
+
+
+def test_a_rollout_that_will_not_fit_is_refused_before_it_begins(
+    conditions: ConditionStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
+    monkeypatch.setattr(stage, "load_world", lambda config: pytest.fail("nothing is loaded"))
+    with pytest.raises(OutsideError, match=r"\d{4,} bytes needed, 1 free"):
+        go(conditions, tmp_path / "groups")
 
 
 def test_the_output_may_not_lie_in_an_input(conditions: ConditionStore) -> None:

@@ -204,6 +204,19 @@ def test_a_common_direction_passes(chain, tmp_path):
     assert len(manifest.extra["group_sha256"]) == CONDITIONS
 
 
+def test_the_noise_of_a_probed_judge_is_subtracted(chain, tmp_path):
+    """Of 45 points of deviation 8 are the judge's: what is left is still far above 10."""
+    scores = write_scores(tmp_path / "scores", chain, directed)
+    with opened(tmp_path / "probe", "probe", RolloutConfig()) as out:
+        value = {"judge_id": "judge", "protocol_sha256": "c" * 64, "within": {"value": 8.0}}
+        out.write_json(layout.PROBE, value)
+        out.seal()
+    summary = verify_signal.run(config_of(chain, scores, probe=tmp_path / "probe"), tmp_path / "record")
+    assert by_name(summary)["judge noise"].status == "passed"
+    assert "44.5 are left" in by_name(summary)["judge noise"].detail
+    assert measures(tmp_path / "record")["judge_noise"] == 8.0
+
+
 def test_alike_candidates_fail_and_say_what_to_expect(chain, tmp_path, capsys):
     scores = write_scores(tmp_path / "scores", chain, alike)
     arguments = ["verify", "signal", str(chain.groups), "--scores", str(scores), "--set", f"mode={MODE}"]
@@ -295,7 +308,7 @@ def test_another_world_is_refused(chain, tmp_path, monkeypatch):
         verify_signal.run(config_of(chain, scores), tmp_path / "record")
 
 
-def write_run(root, chain, *, seal):
+def write_run(root, chain, *, seal, later_judge="judge"):
     """A run of two batches: one of the base policy, one of a moved policy."""
     world, _ = moved_policy(root)
     config = RolloutConfig(mode=MODE, sampling=SAMPLING)
@@ -313,8 +326,9 @@ def write_run(root, chain, *, seal):
         run.seal()
         return run.path
     log = LineLog(segment.path / layout.VERDICTS)
-    for group in stored[:-1]:
-        line = {"group_id": group.record.group_id, "judge_id": "judge", "protocol_sha256": "c" * 64}
+    for place, group in enumerate(stored[:-1]):
+        judge_id = "judge" if place < CONDITIONS else later_judge
+        line = {"group_id": group.record.group_id, "judge_id": judge_id, "protocol_sha256": "c" * 64}
         log.append({**line, "status": "scored", "scores": directed(group)})
     segment.close()
     run.close()
@@ -351,6 +365,13 @@ def test_groups_without_scores_or_with_two_judges_are_refused(chain, tmp_path):
     with pytest.raises(InputError, match="2 judges"):
         verify_signal.run(config_of(chain, tmp_path / "two"), tmp_path / "record")
     assert not (tmp_path / "record").exists()
+
+
+def test_a_run_whose_stages_had_different_judges(chain, tmp_path):
+    """The later policy's groups were judged by another one: they are not this policy's, so nothing is mixed."""
+    run = write_run(tmp_path, chain, seal=False, later_judge="student")
+    summary = verify_signal.run(SignalConfig(groups=run, mode=MODE), tmp_path / "record")
+    assert f"{CONDITIONS} of {CONDITIONS + 1} judged groups were used" in " ".join(summary.words)
 
 
 def test_groups_that_changed_since_they_were_scored_are_refused(chain, tmp_path):

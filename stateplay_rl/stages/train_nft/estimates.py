@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.nft.samplers import evaluations as evaluations_of_model
+from stateplay_rl.stages.group_size import BFLOAT16
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
-from stateplay_rl.stages.train_nft.sizes import BFLOAT16, FLOAT32, Sizes
+from stateplay_rl.stages.train_nft.sizes import FLOAT32, Sizes
 from stateplay_rl.stages.train_nft.speeds import ARENA_CORE, H200, H200_KEEPING, Speeds
 from stateplay_rl.stores import layout
 from stateplay_rl.worlds.native.presets import preset

@@ -6,7 +6,6 @@ do not depend on who answered first. Until then a kill must not lose a verdict: 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.verdicts import resume_lines
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import write_json
+from stateplay_rl.stores.foreign import parse_json
 
 Role = Literal["training", "audit", "referee"]
 """For whom a judge works: its scores train, are compared with those, or are only watched."""
@@ -87,7 +87,7 @@ class InFlight:
         }
         for file in sorted(self.folder.glob(f"*.{role}.json")):
             try:
-                line = json.loads(file.read_bytes())
+                line = parse_json(file.read_bytes())
                 judge_of_line = (line["judge_id"], line["protocol_sha256"])
             except (OSError, ValueError, TypeError, KeyError) as error:
                 raise CorruptionError(f"{file} is damaged: {error}", "remove it: the group is judged again") from error

@@ -5,7 +5,6 @@ The contract for `reward_model/` and for a preflight's record: docs/decisions/03
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from stateplay_rl.judges.base import Judge
 from stateplay_rl.reward_model.judge import StudentJudge
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_json
+from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.manifest import Manifest, read_manifest
 from stateplay_rl.stores.sealed import read_checked
 
@@ -70,7 +70,7 @@ def read_gate(reward_model: Path, judge: Judge | None) -> Gate:
     manifest = read_manifest(reward_model, schema="reward_model", verify_files=True)
     file = reward_model / layout.GATE
     try:
-        value: Mapping[str, Any] = json.loads(read_checked(manifest, layout.GATE))
+        value: Mapping[str, Any] = parse_json(read_checked(manifest, layout.GATE))
         passed, named = value["passed"], str(value["adapter_sha256"])
         threshold = float(value["thresholds"]["pairwise_agreement"])
         tie_points = int(value["thresholds"].get("tie_points", 0))

@@ -12,6 +12,7 @@ from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.judges.payload import text_tokens
 from stateplay_rl.judges.request_size import GroupShape
+from stateplay_rl.stages.group_size import BFLOAT16, candidate_bytes, latent_bytes
 from stateplay_rl.stores.conditions import ConditionRecord
 from stateplay_rl.worlds.native import coupling_lora
 from stateplay_rl.worlds.native.modes import trained_groups
@@ -20,10 +21,9 @@ from stateplay_rl.worlds.native.text import TEXT_PRESETS
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
-FLOAT32, BFLOAT16, INT64 = 4, 2, 8
-CANDIDATE_VIDEO_BYTES: dict[str, float] = {"arena": 0.19, "stateplay-5b": 0.06}
+FLOAT32, INT64 = 4, 8
 REAL_VIDEO_BYTES: dict[str, float] = {"arena": 0.08, "stateplay-5b": 0.06}
-"""Per pixel and frame of an MP4: arena's as measured in a demo's groups, the others within a factor of two."""
+"""Per pixel and frame of a reference video: arena's as measured in a demo's groups, the other within a factor 2."""
 PICTURE_BYTES = 1.6
 """Per pixel of a first frame as PNG: the real game's take 1.4 to 1.6."""
 GROUP_RECORD_BYTES = 10_000
@@ -69,7 +69,7 @@ def measure_sizes(config: TrainNftConfig, world: WorldConfig, shape: GroupShape)
     networks, vae = preset(world.preset), VAE_PRESETS[world.preset]
     slots = (shape.frames - 1) // 4 + 1
     slot_values = vae.z_dim * (shape.height // vae.spatial_factor) * (shape.width // vae.spatial_factor)
-    latents = slots * slot_values * BFLOAT16
+    latents = latent_bytes(world, shape.frames)
     pixels = shape.height * shape.width
     text = TEXT_PRESETS[world.preset]
     context = min(text.tokens, text_tokens(len(shape.prompt)) + 1) * text.d_model * FLOAT32
@@ -79,7 +79,7 @@ def measure_sizes(config: TrainNftConfig, world: WorldConfig, shape: GroupShape)
         parameters,
         trained,
         exported,
-        candidate_bytes=latents + pixels * shape.frames * CANDIDATE_VIDEO_BYTES[world.preset],
+        candidate_bytes=candidate_bytes(world, shape.frames),
         group_bytes=pixels * (PICTURE_BYTES + shape.frames * REAL_VIDEO_BYTES[world.preset]) + GROUP_RECORD_BYTES,
         encoded_bytes=latents + slot_values * BFLOAT16 + context + codes,
     )

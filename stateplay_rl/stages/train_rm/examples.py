@@ -16,7 +16,7 @@ from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model.answers import target_scores
 from stateplay_rl.reward_model.payload import GroupPayload, build_from_group, read_request
 from stateplay_rl.stages.group_source import GroupSource
-from stateplay_rl.stages.scored_groups import ScoredGroup, read_scored_groups
+from stateplay_rl.stages.scored_groups import ScoredGroup, one_judge, read_scored_groups
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_json
 from stateplay_rl.stores.conditions import ConditionStore
@@ -149,6 +149,7 @@ def read_examples(config: TrainRmConfig, inputs: ExampleInputs) -> Examples:
         CorruptionError: damaged files, or groups that changed since they were scored.
     """
     found = read_scored_groups(inputs.groups, inputs.scores, inputs.conditions)
+    judge_id = one_judge(found.groups)[0]
     conditions = ConditionStore.open(found.conditions)
     request_ids = _request_ids(inputs, found.source)
     items = tuple(_example(group, conditions, request_ids) for group in found.groups)
@@ -158,7 +159,7 @@ def read_examples(config: TrainRmConfig, inputs: ExampleInputs) -> Examples:
         items,
         found.source,
         found.conditions,
-        found.judge_id,
+        judge_id,
         JudgingProtocol(_protocol(config, record)),
         _requests_folder(config, record, inputs, items),
         found.unjudged,

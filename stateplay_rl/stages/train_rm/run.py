@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +30,8 @@ from stateplay_rl.stages.train_rm.training import Best, Trainer
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
 from stateplay_rl.stores.jsonl import LineLog
-from stateplay_rl.stores.manifest import OutputDirectory, read_manifest
-from stateplay_rl.stores.sealed import read_checked
+from stateplay_rl.stores.manifest import OutputDirectory
+from stateplay_rl.stores.sealed import sealed_object
 
 
 @dataclass(frozen=True)
@@ -216,10 +215,9 @@ def _finish(
 
 
 def _already_done(out: Path) -> TrainRmSummary:
-    manifest = read_manifest(out, schema="reward_model")
     return TrainRmSummary(
-        manifest.root,
-        json.loads(read_checked(manifest, layout.EVALUATION)),
-        json.loads(read_checked(manifest, layout.GATE)),
+        out,
+        sealed_object(out, "reward_model", layout.EVALUATION),
+        sealed_object(out, "reward_model", layout.GATE),
         already_done=True,
     )

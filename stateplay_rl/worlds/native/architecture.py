@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
+from stateplay_rl.config.foreign_yaml import read_yaml
 from stateplay_rl.config.world import ArchitectureLines, WorldConfig
 from stateplay_rl.errors import InputError
 from stateplay_rl.worlds.native.presets import (
@@ -138,10 +138,10 @@ def read_training_config(path: Path, keys: Mapping[str, str]) -> dict[str, State
         InputError: missing, not YAML or JSON, a named key that is not there, or two different values.
     """
     try:
-        content = yaml.safe_load(path.read_bytes())
+        content = read_yaml(path)
     except OSError as error:
         raise InputError(f"training config {path}: {error.strerror}", "check training_config") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise InputError(
             f"training config {path} is neither YAML nor JSON ({error})", "give the run's config"
         ) from error
