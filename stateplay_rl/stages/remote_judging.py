@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,9 @@ def require_room(judge: OpenAIJudge, found: Estimate) -> None:
     require_space(judge.store_folder, found.groups * found.image_bytes)
 
 
-def costs_of(judge: Judge, group_ids: Collection[str]) -> CostTable | None:
-    """What these groups have cost with this judge, over all commands; None for a judge that pays nothing."""
-    remotes = openai_judges(judge)
+def costs_of(judges: Iterable[Judge], group_ids: Collection[str]) -> CostTable | None:
+    """What these groups have cost with these judges, over all commands; None when none of them is paid."""
+    remotes = [remote for judge in judges for remote in openai_judges(judge)]
     if not remotes:
         return None
     protocols = {remote.protocol_sha256 for remote in remotes}

@@ -127,7 +127,7 @@ def _score_and_seal(
     lines = _score_all(output, source, listed, judge, inputs.resend_in_doubt)
     table = output.path / layout.SCORES
     output.hasher.record(table, write_score_table(table, lines))
-    costs = costs_of(judge, listed)
+    costs = costs_of([judge], listed)
     summary = _summary(output.path, judge.judge_id, lines, None if costs is None else costs.to_json())
     plain = {name: value for name, value in asdict(summary).items() if name not in ("out", "already_done")}
     output.write_json(layout.SUMMARY, plain)

@@ -26,6 +26,7 @@ from stateplay_rl.stages.train_nft.naming import run_name
 from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.permissions import Gate
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
+from stateplay_rl.stages.train_nft.spending import Spending
 from stateplay_rl.stages.train_nft.trackers import make_tracker
 from stateplay_rl.stages.train_nft.update import Updater
 from stateplay_rl.stores import layout
@@ -151,6 +152,7 @@ def build_trainer(
         processes=processes,
         booking=None if ledger is None else Booking(ledger, folder, in_flight),
         position=position,
+        spending=None if ledger is None else Spending(out, (*parts.judges.all(), parts.heldout_judge)),
         tracker=make_tracker(config.tracker, out, processes, run_name(config, command.plan)),
         average=average,
         gate=command.gate,
