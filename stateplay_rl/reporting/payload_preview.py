@@ -39,6 +39,8 @@ def preview_html(payload: Payload, facts: Sequence[tuple[str, str]], read_image:
     body = "\n".join(_blocks(payload.parts, read_image))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Judge request</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
         f"<style>{_STYLE}</style></head><body>\n<h1>One request, as it would be sent</h1>\n"
         "<p>Nothing was sent. Below the line stands the whole message: every text in a grey box, every picture under "
         "the text that precedes it.</p>\n"

@@ -47,7 +47,10 @@ def _curve(told: Sequence[Evaluation]) -> LineChart:
     )
     name = str(told[-1].referee.get("name", "referee"))
     source = f"{HELDOUT}: referee.low, referee.high, reward_mean"
-    return LineChart("referee", f"{name} beside the judge", "candidates seen", "points, 0 to 100", series, source)
+    same = all(value == e.reward_mean for value, e in zip(low, told, strict=True))
+    caption = "The referee itself is this run's judge, so the lines lie on each other." if same else ""
+    title = f"{name} beside the judge"
+    return LineChart("referee", title, "candidates seen", "points, 0 to 100", series, source, caption)
 
 
 def _coverage(told: Sequence[Evaluation]) -> LineChart:

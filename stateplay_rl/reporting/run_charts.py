@@ -158,7 +158,8 @@ def share_chart(run: RunData) -> LineChart | None:
         "share",
         shown,
         f"{METRICS}: groups_tied, groups_gated, groups_failed over groups; scores_at_0, scores_at_100",
-        "Gated groups stay on disk and are never drawn again.",
+        "Tied: all candidates score alike, nothing to learn. Gated: left out of training, as failed groups (no answer "
+        "of the judge) are. Gated groups stay on disk and are never drawn again.",
         y_range=(0.0, 0.1),
     )
 
@@ -188,7 +189,8 @@ def histogram_chart(run: RunData) -> HeatChart | None:
         rows,
         tuple(values),
         f"{METRICS}: r_histogram",
-        "Share of the batch's candidates. 0.5 carries no preference; squeezed columns carry little signal.",
+        "r is what a score becomes inside its group: 1 pulls towards a candidate, 0 pushes away, 0.5 carries no "
+        "preference. Share of the batch's candidates; columns squeezed around 0.5 carry little signal.",
     )
 
 
@@ -210,43 +212,6 @@ def picture_charts(run: RunData) -> list[Chart]:
             chart = LineChart(f"picture-{name}", title, CANDIDATES, label, shown, source, y_range=span)
             charts.append(chart)
     return charts
-
-
-def part_order(parts: Sequence[str]) -> list[str]:
-    """Parts of a batch in the order in which they happen, unknown ones after them."""
-    usual = ("rollout", "score", "rollout_and_score", "signal", "train", "evaluate", "checkpoint")
-    known: list[str] = [name for name in usual if name in parts]
-    return known + [name for name in parts if name not in known]
-
-
-def time_chart(run: RunData) -> BarChart | None:
-    """Seconds per batch by part, stacked."""
-    parts = names_under(run.timings, "seconds")
-    if not parts:
-        return None
-    order = part_order(parts)
-    return BarChart(
-        "time",
-        "Time by part",
-        "batch",
-        "seconds",
-        tuple(str(record.get("batch", index)) for index, record in enumerate(run.timings)),
-        tuple(BarSeries(p, column(run.timings, "seconds", p), i) for i, p in enumerate(order)),
-        f"{TIMINGS}: seconds",
-        stacked=True,
-    )
-
-
-def memory_chart(run: RunData) -> LineChart | None:
-    """Peak memory per batch."""
-    batches = tuple(
-        float(index) if value is None else value for index, value in enumerate(column(run.timings, "batch"))
-    )
-    line = Series("peak memory", batches, column(run.timings, "peak_memory_mb"), 0)
-    if not _has_values(line):
-        return None
-    source = f"{TIMINGS}: peak_memory_mb"
-    return LineChart("memory", "Peak memory", "batch", "MB", (line,), source, y_range=(0.0, 0.0))
 
 
 def frozen_chart(evaluations: Sequence[Evaluation]) -> LineChart:
