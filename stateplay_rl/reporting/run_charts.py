@@ -22,6 +22,7 @@ from stateplay_rl.reporting.run_data import (
     column,
     names_under,
     reward_band,
+    stage_name,
 )
 
 CANDIDATES = "candidates seen"
@@ -81,14 +82,21 @@ def heldout_series(evaluations: Sequence[Evaluation], label: str, colour: int, d
 def reward_chart(run: RunData) -> LineChart:
     """Training and held-out reward, each with its 95 % band."""
     low, high = reward_band(run.metrics)
+    several = len(run.heldout_judges) > 1
     series = [
-        heldout_series(run.evaluations_of(policy), f"held-out, {policy}", colour)
+        heldout_series(found, f"held-out, {policy}{f', by {judge}' if several else ''}", colour + 3 * place)
         for policy, colour in POLICY_COLOURS.items()
-        if run.evaluations_of(policy)
+        for place, judge in enumerate(run.heldout_judges)
+        if (found := run.evaluations_of(policy, judge))
     ]
-    if run.metrics:
-        rewards = column(run.metrics, "reward_mean")
-        series.append(Series("training batches", _seen(run.metrics), rewards, 1, low, high, dashed=True))
+    seen, rewards = _seen(run.metrics), column(run.metrics, "reward_mean")
+    stages = run.stages
+    for place, (stage, rows) in enumerate(stages):
+        label = "training batches" if len(stages) == 1 else f"training, {stage_name(stage)}"
+        part = slice(rows.start, rows.stop)
+        series.append(
+            Series(label, seen[part], rewards[part], (1, 6, 7)[place % 3], low[part], high[part], dashed=True)
+        )
     return LineChart(
         "reward",
         "Reward against candidates seen",
@@ -96,13 +104,14 @@ def reward_chart(run: RunData) -> LineChart:
         "score, 0 to 100",
         tuple(series),
         f"{HELDOUT}: reward_mean, ci95; {METRICS}: reward_mean, std_batch, std_within",
-        "Bands are 95 %. Each training batch has other conditions: compare that line with itself only.",
+        "Bands are 95 %. Each training batch has other conditions: compare that line with itself only."
+        + (" Lines of two judges lie on two scales." if several else ""),
     )
 
 
 def class_chart(run: RunData) -> LineChart | None:
     """Held-out reward by mechanics class."""
-    evaluations = run.evaluations_of(run.policy)
+    evaluations = run.followed
     names = sorted({name for e in evaluations for name in e.by_class})
     x = tuple(float(e.candidates_seen) for e in evaluations)
     series = tuple(

@@ -35,6 +35,7 @@ from stateplay_rl.reporting.run_cost import cost_section
 from stateplay_rl.reporting.run_data import Gain, RunData, column, names_under
 from stateplay_rl.reporting.run_files import heldout_groups, run_groups
 from stateplay_rl.reporting.sources import Source
+from stateplay_rl.reporting.stages_section import stages_section
 from stateplay_rl.reporting.verdict import gather_alarms, run_headline
 
 LOSS_PARTS = ("total", "nft", "pos", "neg", "fm_real", "transition_real", "reference")
@@ -50,6 +51,7 @@ def run_page(source: Source, run: RunData, control: RunData | None, context: Rep
     )
     sections = [
         _outcome(run, gain),
+        stages_section(source, run),
         _before_after(source, gain, context),
         *_labels(source, run, context),
         _by_class(source, run, gain),
