@@ -31,6 +31,18 @@ const go = (top) => scrollTo({top, behavior: "instant"});
 for (let y = 0; y < document.body.scrollHeight; y += 700) { go(y); await rest(60); }
 go(0); await rest(400); })()"""
 """Galleries are drawn when they come near the window."""
+PLACE = """(async () => {
+const node = document.querySelector(%s);
+if (!node) return null;
+node.scrollIntoView({block: "center", behavior: "instant"});
+const before = node.getBoundingClientRect();
+await new Promise((done) => setTimeout(done, 100));
+const box = node.getBoundingClientRect();
+if (!node.isConnected || box.x !== before.x || box.y !== before.y) return null;
+const x = box.x + box.width / 2, y = box.y + box.height / 2, top = document.elementFromPoint(x, y);
+return {x, y, hit: node === top || node.contains(top), top: top ? top.outerHTML.slice(0, 80) : "nothing"};
+})()"""
+"""The middle of an element, once it stands still, and what a click there would hit."""
 PIPE_FDS = 'exec "${@:3}" 3<&"$1" 4>&"$2"'
 """Chromium reads its commands from descriptor 3 and answers on 4."""
 
@@ -57,6 +69,7 @@ class Browser:
     """
 
     def __init__(self, program: str, downloads: Path, patience_seconds: float = 60) -> None:
+        self.downloads = downloads
         self._patience = patience_seconds
         self._profile = tempfile.mkdtemp(prefix="sprl-browser-")
         commands, self._commands = os.pipe()
@@ -84,14 +97,14 @@ class Browser:
         self._session: str | None = None
         self.requests: list[str] = []
         self.problems: list[str] = []
-        self._attach(downloads)
+        self._attach()
 
-    def _attach(self, downloads: Path) -> None:
+    def _attach(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(downloads))
+        self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(self.downloads))
 
     def __enter__(self) -> Browser:
         return self
@@ -192,15 +205,7 @@ class Browser:
         Raises:
             BrowserError: there is none, or something else covers it.
         """
-        place = self.until(
-            f"""(() => {{ const node = document.querySelector({json.dumps(selector)});
-            if (!node) return null;
-            node.scrollIntoView({{block: "center", behavior: "instant"}});
-            const box = node.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
-            const top = document.elementFromPoint(x, y);
-            return {{x, y, hit: node === top || node.contains(top), top: top ? top.outerHTML.slice(0, 80) : "nothing"}};
-            }})()"""
-        )
+        place = self.until(PLACE % json.dumps(selector))
         if not place["hit"]:
             raise BrowserError(f"{selector} is covered by {place['top']}")
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
