@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from stateplay_rl.errors import InputError, UsageError
 
 _MAX_CONFIG_BYTES = 1 << 20
+_GIVE_IT = "give it as an option, with --set KEY=VALUE or in the config file; --help lists the options"
+_CORRECT_IT = "correct the option, the --set or the config file; --help says what is possible"
 Schema = TypeVar("Schema", bound="FrozenConfig")
 
 
@@ -117,7 +119,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         values = yaml.load(data, Loader=_UniqueKeyLoader)
         _require_finite(values)
     except _BAD_YAML as error:
-        raise InputError(f"config {file} is not valid YAML: {error!s:.500}", "correct the file") from error
+        raise InputError(f"config {file} is not valid YAML: {_yaml_problem(error)}", "correct the file") from error
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
@@ -130,6 +132,14 @@ _BAD_YAML = (
 )  # fmt: skip
 """What PyYAML's safe constructors raise: `!!int ""` an IndexError, `!!bool x` a KeyError, a 13th month a ValueError."""
 _MAX_VALUES = 100_000
+
+
+def _yaml_problem(error: Exception) -> str:
+    """What PyYAML found, with the line counted from 1, without its own drawing of the text."""
+    mark = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return f"{error!s:.500}"
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
 
 
 def _require_finite(values: object) -> None:
@@ -199,18 +209,28 @@ def _explain(schema: type[BaseModel], error: ValidationError, file: Path | None)
             hints.append(_nearest(key, keys))
         else:
             # A key that was given in the place of its variable's name is not repeated.
-            hidden = item["type"] == "missing" or key.endswith("api_key_env")
+            whole = isinstance(item["input"], Mapping | BaseModel)
+            hidden = whole or key.endswith("api_key_env")
             got = "" if hidden else f", got {item['input']!r:.120}"
-            lines.append(f"config key {key!r}{source}: {item['msg'].removeprefix('Value error, ')}{got}")
-    return "\n".join(lines), "; ".join(dict.fromkeys(h for h in hints if h)) or "correct the value"
+            if item["type"] == "missing":
+                lines.append(f"config key {key!r} is needed{source}")
+                hints.append(_GIVE_IT)
+                continue
+            what = item["msg"].removeprefix("Value error, ")
+            lines.append(f"config key {key!r}{source}: {what[:1].lower()}{what[1:]}{got}")
+    return "\n".join(lines), "; ".join(dict.fromkeys(h for h in hints if h)) or _CORRECT_IT
+
+
+_ALIKE = 0.6
+"""Below this two keys have little in common, and a proposal misleads."""
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=_ALIKE)
     if not near:
         leaf = key.rpartition(".")[2]
         near = [k for k in keys if k.rpartition(".")[2] == leaf] or difflib.get_close_matches(
-            leaf, [k.rpartition(".")[2] for k in keys], n=1, cutoff=0.5
+            leaf, [k.rpartition(".")[2] for k in keys], n=1, cutoff=_ALIKE
         )
     if near:
         return f"did you mean {near[0]!r}?"

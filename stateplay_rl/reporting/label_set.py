@@ -163,7 +163,10 @@ def read_key(file: Path) -> LabelKey:
         CorruptionError: damaged, or changed since it was written.
     """
     if not file.is_file():
-        raise InputError(f"no key {file}", f"--label-key REPORT/{layout.LABELS_FOLDER}/{layout.LABEL_KEY}")
+        raise InputError(
+            f"the key that says whose videos were scored is not there: {file}",
+            f"it was written with the blind page: --label-key REPORT/{layout.LABELS_FOLDER}/{layout.LABEL_KEY}",
+        )
     value = read_object(file.parent, file.name)
     try:
         items = {str(name): LabelItem(**item) for name, item in value["items"].items()}

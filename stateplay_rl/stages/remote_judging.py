@@ -18,6 +18,7 @@ from stateplay_rl.stores.atomic import require_space, sha256_bytes
 from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.groups import StoredGroup
 from stateplay_rl.stores.requests import read_attempts
+from stateplay_rl.stores.sealed import is_sealed
 
 EXPECTED_OUTPUT_TOKENS = 600
 """A JSON object with four scores and a sentence each, and some reasoning."""
@@ -71,6 +72,17 @@ def estimate(judge: OpenAIJudge, group: StoredGroup, groups: int) -> Estimate:
     one = price_of(judge.limits.prices.get(judge.spec.model), tokens, EXPECTED_OUTPUT_TOKENS)
     cost = None if one is None else one * groups
     return Estimate(groups, len(payload.images), payload.image_bytes, tokens, cost)
+
+
+def require_ready(judge: Judge, out: Path) -> None:
+    """Refuse before anything is written what every request would be refused for; a finished output asks nothing.
+
+    Raises:
+        UsageError: no usable key.
+    """
+    if not is_sealed(out):
+        for remote in remote_judges(judge):
+            remote.require_ready()
 
 
 def require_room(judge: OpenAIJudge, found: Estimate) -> None:

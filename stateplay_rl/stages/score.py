@@ -22,7 +22,14 @@ from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.group_source import GroupSource, open_groups
 from stateplay_rl.stages.judge_choice import make_judge
 from stateplay_rl.stages.judging_pool import judged_lines
-from stateplay_rl.stages.remote_judging import costs_of, estimate, openai_judges, protocol_facts, require_room
+from stateplay_rl.stages.remote_judging import (
+    costs_of,
+    estimate,
+    openai_judges,
+    protocol_facts,
+    require_ready,
+    require_room,
+)
 from stateplay_rl.stages.verdicts import resume_lines, verdict_line, write_score_table
 from stateplay_rl.stores import atomic, layout
 from stateplay_rl.stores.foreign import parse_json
@@ -91,6 +98,7 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
     stores = [remote.store_folder for remote in openai_judges(judge)]
     for store in stores:
         refuse_overlap(store, reads, ())
+    require_ready(judge, out)
     with (
         closing_judge(judge),
         OutputDirectory.open(

@@ -131,6 +131,15 @@ def test_a_wrong_file_is_refused_by_file_and_field(
         read_labels(saved(report, tmp_path / "wrong.json", scores, **changes), key)
 
 
+def test_labels_and_keys_that_are_not_there_are_told_apart(report: Path, dirs: Dirs, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file of labels"):
+        build_report([dirs.run], tmp_path / "out", ReportConfig(labels=(tmp_path / "gone.json",)))
+    file = saved(report, tmp_path / "ada.json", {"001": 50})
+    with pytest.raises(InputError, match="the key that says whose videos were scored is not there") as caught:
+        build_report([dirs.run], tmp_path / "out", ReportConfig(labels=(file,)))
+    assert "--label-key" in caught.value.hint
+
+
 def test_cannot_tell_is_not_a_score(report: Path, tmp_path: Path) -> None:
     key = read_key(report / "labels" / "key.json")
     labels = read_labels(saved(report, tmp_path / "ada.json", {"001": None, "002": 0}), key)
