@@ -18,7 +18,7 @@ PYTHON=${PYTHON:-python}
 sprl() { echo "+ sprl $*" >&2; $PYTHON -m stateplay_rl "$@"; }
 
 if [ "$mode" = smoke ]; then
-  WORLD=arena PRESET=arena HELDOUT=8 GPUS=0
+  WORLD=arena PRESET=arena HELDOUT=16 GPUS=0
   A_CONFIG=$here/smoke.yaml; C_CONFIG=$here/smoke.yaml; RM_CONFIG=$here/../student/arena.yaml
   RM_SETTINGS=(--set optimizer.groups_per_step=2 --set optimizer.epochs=1 --set ablations=false
     --set 'gate.must_beat=[constant]')

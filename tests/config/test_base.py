@@ -156,4 +156,4 @@ def test_a_missing_key_says_how_to_give_it() -> None:
 def test_a_key_that_resembles_nothing_gets_the_list_of_keys() -> None:
     with pytest.raises(UsageError) as caught:
         load_config(Train, overrides=["xyzzy=1"])
-    assert caught.value.hint == "valid keys: loss, seed, classes"
+    assert caught.value.hint == "valid keys: loss, seed, classes, sampler"
