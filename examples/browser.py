@@ -75,7 +75,14 @@ class Browser:
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (commands, answers)]
-        flags = ["--headless=new", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run", "--mute-audio"]
+        flags = [
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--disable-gpu",
+            "--no-first-run",
+            "--mute-audio",
+            "--hide-scrollbars",
+        ]
         flags += [
             f"--user-data-dir={self._profile}",
             "--disable-dev-shm-usage",
