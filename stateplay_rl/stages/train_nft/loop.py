@@ -217,6 +217,11 @@ class Trainer:
         LineLog(self.run / layout.METRICS).append(line)
         self.tracker.log(line, line["batch"])
 
+    def _write_evaluation(self, line: Mapping[str, Any]) -> None:
+        LineLog(self.run / layout.HELDOUT).append(line)
+        shown = ("reward_mean", "by_class", "referee_mean", "frozen_display_share")
+        self.tracker.log({"heldout": {name: line[name] for name in shown}}, line["batch"])
+
     def _heldout_judge(self) -> Judge | None:
         return heldout.heldout_judge(self.heldout_judges, self.config, self.position.heldout_requests)
 
@@ -240,7 +245,7 @@ class Trainer:
         position = self.position
         if self.config.uses_api and judge is self.heldout_judges.training:
             position.heldout_requests += settings.conditions
-        on_main(self.processes, lambda: LineLog(self.run / layout.HELDOUT).append(result.line))
+        on_main(self.processes, lambda: self._write_evaluation(result.line))
         if result.reward_mean is None:
             return [monitors.nothing_judged(done, settings.conditions)]
         position.rewards.append((done, result.reward_mean))
