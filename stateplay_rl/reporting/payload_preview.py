@@ -15,6 +15,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1c1f24;
        background: #fff; }
 table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
+td { overflow-wrap: anywhere; }
 pre { white-space: pre-wrap; background: #f3f4f6; padding: .8rem; border-radius: 6px; margin: .6rem 0; }
 .frames { display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: .6rem; }
 figure { margin: 0; } figure img { width: 100%; image-rendering: auto; border: 1px solid #d5d8dd; }
