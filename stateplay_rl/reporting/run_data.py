@@ -139,6 +139,13 @@ class RunData:
         by_judge = [self.evaluations_of(self.policy, judge) for judge in self.heldout_judges]
         return next((own for own in reversed(by_judge) if len(own) > 1), by_judge[-1] if by_judge else ())
 
+    def ends(self) -> tuple[Evaluation, Evaluation] | None:
+        """The very first and last evaluation of the followed policy, whoever scored them: for people's eyes."""
+        own = self.evaluations_of(self.policy)
+        if len(own) == 1:
+            own = (*(e for e in self.evaluations_of("reference")[:1] if e.batch <= own[0].batch), *own)
+        return (own[0], own[-1]) if len(own) > 1 else None
+
     def gain(self) -> Gain | None:
         """Paired change from the first to the last evaluation of `followed`; None without two of them.
 

@@ -82,6 +82,16 @@ def test_the_order_is_shuffled_by_the_seed(dirs: Dirs) -> None:
     assert sorted(orders[0]) == sorted(orders[2])
 
 
+def test_a_run_of_two_judges_shows_its_ends_and_one_judges_scores(dirs: Dirs) -> None:
+    (source,) = open_sources([dirs.run])
+    run = read_run(source)
+    first, last = run.evaluations
+    changed = replace(run, evaluations=(replace(first, judge_id="paid"), replace(last, judge_id="student")))
+    key = choose_label_set(source, changed, COUNT, 0).key
+    assert {(one.side, one.judge_score is None) for one in key.items.values()} == {("base", True), ("tested", False)}
+    assert {one.judge_score is None for one in choose_label_set(source, run, COUNT, 0).key.items.values()} == {False}
+
+
 def test_more_videos_than_there_are_is_refused(dirs: Dirs) -> None:
     (source,) = open_sources([dirs.run])
     with pytest.raises(UsageError, match="hold"):
