@@ -1,6 +1,6 @@
 """The three-stage script under SIGKILL: it must end as if left alone, and pay for every request once.
 
-    python examples/drills/three_stage_drill.py --out three_stage_drill --kills 12
+    python examples/drills/three_stage_drill.py --out three_stage_drill --kills 12 --life-seconds 30 90
 
 Runs `examples/three_stage/run.sh smoke` once undisturbed, then again with kills at drawn moments: at one the whole
 family of processes dies, at the next the script alone with the command that it was waiting for, so that its judge
@@ -32,7 +32,7 @@ from stateplay_rl.stores.segments import list_segments
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "three_stage" / "run.sh"
 LIFE_SECONDS = (30.0, 90.0)
-"""Between starting three Python programs on a busy machine, and most of a stage."""
+"""On two idle cores: from the start of a few programs to most of a stage. Longer on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The three-stage script under SIGKILL.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--life-seconds", type=float, nargs=2, default=LIFE_SECONDS, metavar=("FROM", "TO"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     lives = [live(calm, options.out / "calm.log", None, family=True)]
     log = options.out / "shot.log"
     for number in range(options.kills):
-        lives.append(live(shot, log, draw.uniform(*LIFE_SECONDS), family=number % 2 == 0))
+        lives.append(live(shot, log, draw.uniform(*options.life_seconds), family=number % 2 == 0))
         print(lives[-1], flush=True)
         if lives[-1].ended.startswith("exit"):
             break
