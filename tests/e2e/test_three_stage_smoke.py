@@ -22,14 +22,17 @@ from tests.e2e.command_line import ROOT
 
 SCRIPT = ROOT / "examples" / "three_stage" / "run.sh"
 
-pytestmark = pytest.mark.slow
+SECONDS = 1500
+"""Ten times what two idle cores need: a guard against hanging, not a measurement."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS)]
 
 
 def start(out: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment.pop("RL_RUN_ROOT", None)
     command = ["bash", str(SCRIPT), "smoke", str(out)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=540)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS - 100)
 
 
 @pytest.fixture(scope="module")
