@@ -22,7 +22,7 @@ if [ "$mode" = smoke ]; then
   A_CONFIG=$here/smoke.yaml; C_CONFIG=$here/smoke.yaml; RM_CONFIG=$here/../student/arena.yaml
   RM_SETTINGS=(--set optimizer.groups_per_step=2 --set optimizer.epochs=1 --set ablations=false
     --set 'gate.must_beat=[constant]')
-  C_SETTINGS=(--force-without-gate)              # eight groups teach nothing: C runs marked `smoke`, 10 batches at most
+  C_SETTINGS=(--force-without-gate)              # ten groups teach nothing: C runs marked `smoke`, 10 batches at most
   PROBE_GROUPS=2
 elif [ "$mode" = real ]; then
   : "${WORLD:?a world file, as examples/worlds/stateplay-5b.yaml}" "${CSV:?the CSV of clips}"

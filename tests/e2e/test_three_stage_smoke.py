@@ -52,7 +52,8 @@ def test_a_to_b_to_the_gate_to_c(smoke: Path) -> None:
     paid = [json.loads(line)["requests"] for line in (smoke / "run" / layout.TIMINGS).read_text().splitlines()]
     assert all(found["billed"] == found["attempts"] > 0 for found in paid)
     page = (smoke / "report" / layout.REPORT).read_text(encoding="utf-8")
-    for part in ("Stages and audits", "Time, memory and money", "Gate not passed", "Effect of the place"):
+    verdict = "Gate passed" if gate["passed"] else "Gate not passed"
+    for part in ("Stages and audits", "Time, memory and money", verdict, "Effect of the place"):
         assert part in page
 
 
