@@ -6,13 +6,23 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 from stateplay_rl.errors import UsageError
 
@@ -20,6 +30,9 @@ if TYPE_CHECKING:
     import torch
 
 _PLAIN_SECONDS = 10.0
+_REDRAWS_PER_SECOND = 2.0
+_SPEED_OVER_SECONDS = 3600.0
+"""The time left is reckoned over so long: a batch may take minutes."""
 _SEED_BITS = 64
 _quiet = False
 
@@ -113,15 +126,52 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed % (1 << (_SEED_BITS - 1)))
 
 
-class Progress:
-    """Progress of a long loop: a bar on a terminal, a plain line every ten seconds elsewhere, or nothing.
+class _TimeLeft(TimeRemainingColumn):
+    """The caller's own estimate where it has one."""
 
-    Use as a context manager. Only rank 0 shows anything.
+    def render(self, task: Task) -> Text:
+        """The words of `advance`, or Rich's reckoning."""
+        return Text(task.fields["left"]) if task.fields["left"] else super().render(task)
+
+
+class _Display(RichProgress):
+    """The one live display of this process: a row per loop, the innermost last, and below them their notes."""
+
+    current: _Display | None = None
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}", markup=False),
+            TimeElapsedColumn(),
+            _TimeLeft(),
+        )
+        super().__init__(
+            *columns,
+            console=console,
+            refresh_per_second=_REDRAWS_PER_SECOND,
+            speed_estimate_period=_SPEED_OVER_SECONDS,
+        )
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """All rows, then all notes: beside the bars they would not fit into 80 columns."""
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            if task.fields["note"]:
+                yield Text(f"  {task.fields['note']}", style="dim")
+
+
+class Progress:
+    """Progress of a long loop: a row on a terminal, a plain line every ten seconds elsewhere, or nothing.
+
+    Use as a context manager. Only rank 0 shows anything. A loop inside of a loop gets a row below it while it lasts.
 
     Args:
         title: what is being done, for example ``rollout``.
         total: number of steps, None when unknown.
-        unit: name of a step in the plain lines.
+        unit: name of a step.
     """
 
     def __init__(self, title: str, total: int | None = None, unit: str = "steps") -> None:
@@ -129,60 +179,65 @@ class Progress:
         self.total = total
         self.unit = unit
         self.done = 0
-        self._note = ""
+        self._note = self._left = ""
         self._shown_at = 0.0
         self._started_at = 0.0
-        self._bar: RichProgress | None = None
-        self._console = Console(stderr=True, highlight=False)
+        self._display: _Display | None = None
+        self._row = TaskID(0)
+        self._is_outermost = False
         self._silent = is_quiet() or not ranks().is_main
 
     def __enter__(self) -> Progress:
         self._started_at = self._shown_at = time.monotonic()
-        if not self._silent and self._console.is_terminal:
-            self._bar = RichProgress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}", markup=False),
-                console=self._console,
-            )
-            self._bar.start()
-            self._bar.add_task(self.title, total=self.total, note="")
+        console = Console(stderr=True, highlight=False)
+        if not self._silent and console.is_terminal:
+            if _Display.current is None:
+                self._is_outermost = True
+                _Display.current = _Display(console)
+                _Display.current.start()
+            self._display = _Display.current
+            self._row = self._display.add_task(self.title, total=self.total, unit=self.unit, note="", left="")
         return self
 
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        """Count steps; `note` is shown beside the bar until the next one."""
+    def advance(self, steps: int = 1, note: str = "", left: str = "") -> None:
+        """Count steps.
+
+        Args:
+            steps: that were done.
+            note: shown until the next one.
+            left: how long it will still take, in words, where the caller knows better than the mean of all steps.
+        """
         self.done += steps
-        self._note = note or self._note
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self.done, note=self._note)
+        self._note, self._left = note or self._note, left or self._left
+        if self._display is not None:
+            self._display.update(self._row, completed=self.done, note=self._note, left=self._left)
         elif not self._silent and time.monotonic() - self._shown_at >= _PLAIN_SECONDS:
             self._line()
 
     def say(self, message: str) -> None:
-        """A line of its own, above the bar."""
-        if self._bar is not None:
-            self._bar.console.print(message, markup=False, highlight=False)
-        elif not self._silent:
+        """A line of its own, above all rows."""
+        if self._silent:
+            return
+        if _Display.current is not None:
+            _Display.current.console.print(message, markup=False, highlight=False)
+        else:
             print(message, file=sys.stderr, flush=True)
 
     def _line(self) -> None:
         self._shown_at = time.monotonic()
         total = "" if self.total is None else f"/{self.total}"
-        seconds = self._shown_at - self._started_at
-        note = f", {self._note}" if self._note else ""
-        print(
-            f"{self.title}: {self.done}{total} {self.unit}, {seconds:.0f} s{note}",
-            file=sys.stderr,
-            flush=True,
-        )
+        told = [f"{self._shown_at - self._started_at:.0f} s", self._note, self._left]
+        line = f"{self.title}: {self.done}{total} {self.unit}, {', '.join(part for part in told if part)}"
+        print(line, file=sys.stderr, flush=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        elif not self._silent:
-            self._line()
+        if self._display is None:
+            if not self._silent:
+                self._line()
+        elif self._is_outermost:
+            self._display.stop()
+            _Display.current = None
+        else:
+            self._display.remove_task(self._row)

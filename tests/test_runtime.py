@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -104,3 +105,46 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert "2/2" in text
     assert "[red]" in text
     assert "a line" in text
+
+
+def screens(text: str) -> list[str]:
+    """What stands on the terminal after each drawing: the lines since the last cursor-up."""
+    return [re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", part) for part in re.split(r"\x1b\[1A(?:\x1b\[2K)?", text)]
+
+
+def test_loops_inside_of_each_other_share_one_display(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with runtime.Progress("train", total=3, unit="batches") as outer:
+        outer.advance(note="reward 50.0, 2 alarms, 57 requests, cost 1.92", left="12 min left")
+        with runtime.Progress("batch 1: rollout", total=4, unit="conditions") as inner:
+            inner.advance(3)
+            inner._display.refresh()
+            both = screens(capsys.readouterr().err)
+            inner.say("the judge is down")
+        outer._display.refresh()
+        after = screens(capsys.readouterr().err)
+    drawn = "\n".join(both[-3:])
+    assert "1/3 batches" in drawn
+    assert "12 min left" in drawn
+    assert "3/4 conditions" in drawn
+    assert drawn.rstrip().endswith("reward 50.0, 2 alarms, 57 requests, cost 1.92")
+    assert any("the judge is down" in screen for screen in after)
+    assert "rollout" not in "\n".join(after[-2:])
+    assert runtime._Display.current is None
+
+
+def test_the_callers_own_estimate_ends_a_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with runtime.Progress("train-nft", total=2, unit="batches") as progress:
+        progress.advance(note="reward 50.0", left="3 min left")
+    assert capsys.readouterr().err.splitlines()[-1].endswith(" s, reward 50.0, 3 min left")
+
+
+def test_an_error_ends_the_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with pytest.raises(ZeroDivisionError), runtime.Progress("outer", 1), runtime.Progress("inner", 1):
+        raise ZeroDivisionError
+    assert runtime._Display.current is None

@@ -18,11 +18,11 @@ PYTHON=${PYTHON:-python}
 sprl() { echo "+ sprl $*" >&2; $PYTHON -m stateplay_rl "$@"; }
 
 if [ "$mode" = smoke ]; then
-  WORLD=arena PRESET=arena HELDOUT=8 GPUS=0
+  WORLD=arena PRESET=arena HELDOUT=16 GPUS=0
   A_CONFIG=$here/smoke.yaml; C_CONFIG=$here/smoke.yaml; RM_CONFIG=$here/../student/arena.yaml
   RM_SETTINGS=(--set optimizer.groups_per_step=2 --set optimizer.epochs=1 --set ablations=false
     --set 'gate.must_beat=[constant]')
-  C_SETTINGS=(--force-without-gate)              # eight groups teach nothing: C runs marked `smoke`, 10 batches at most
+  C_SETTINGS=(--force-without-gate)              # ten groups teach nothing: C runs marked `smoke`, 10 batches at most
   PROBE_GROUPS=2
 elif [ "$mode" = real ]; then
   : "${WORLD:?a world file, as examples/worlds/stateplay-5b.yaml}" "${CSV:?the CSV of clips}"
@@ -50,9 +50,18 @@ if [ "$mode" = smoke ]; then
   CSV=$out/clips/metadata_state_polish.csv
   # The address is a setting of the run: a later start asks for the same port again.
   port=$(cat "$out/port" 2>/dev/null || echo 0); rm -f "$out/port.ready"
-  $PYTHON -m stateplay_rl.arena.serve --port "$port" --port-file "$out/port.ready" >&2 & server=$!
+  serve() {
+    $PYTHON -m stateplay_rl.arena.serve --port "$port" --port-file "$out/port.ready" --with-parent >&2 & server=$!
+  }
+  serve
   trap 'kill "$server" 2>/dev/null || true' EXIT
-  for _ in $(seq 300); do [ -s "$out/port.ready" ] && break; sleep 0.2; done
+  for _ in $(seq 300); do                        # a killed script's server needs a moment to leave the port
+    [ -s "$out/port.ready" ] && break
+    kill -0 "$server" 2>/dev/null || serve
+    sleep 0.2
+  done
+  [ -s "$out/port.ready" ] || { echo "arena's judge did not start on port $port: does another process use it, or is" \
+    "this script running twice in $out?" >&2; exit 5; }
   cp "$out/port.ready" "$out/port"
   url="http://127.0.0.1:$(cat "$out/port")/v1"
   JUDGE=(--judge openai --set "judge.base_url=$url" --set judge.protocol.frames=8)

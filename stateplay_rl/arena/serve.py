@@ -11,6 +11,7 @@ never a header: keys do not reach it.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import struct
@@ -28,13 +29,14 @@ import typer
 
 from stateplay_rl.arena.judge_request import SeenRequest, read_request, referee_scores
 from stateplay_rl.arena.serve_faults import MALFORMED, Fault, FaultPlan, good_content, malformed_message
-from stateplay_rl.errors import SprlError
+from stateplay_rl.errors import EXIT_OUTSIDE, SprlError
 from stateplay_rl.stores.atomic import sha256_bytes, write_text
 from stateplay_rl.stores.foreign import parse_json
 
 HOST = "127.0.0.1"
 _MOST_BODY_BYTES = 256 << 20
 _PIXELS_PER_TOKEN = 32 * 32
+_PARENT_POLL_SECONDS = 0.2
 _BACKLOG = 256
 
 
@@ -228,6 +230,22 @@ def parse_bias(text: str) -> tuple[float, ...]:
         raise typer.BadParameter(f"{text!r} is no list of numbers such as 5,0,0,-5") from error
 
 
+def _bound(port: int, plan: FaultPlan, model: str | None, log: Path | None) -> JudgeServer:
+    """The server on its port; a port that is in use ends the process with a message."""
+    try:
+        return JudgeServer(port, plan, model, log)
+    except OSError as error:
+        print(f"error: port {port} cannot be used: {error.strerror}\n  -> --port 0 takes a free one", file=sys.stderr)
+        raise typer.Exit(EXIT_OUTSIDE) from error
+
+
+def _end_with(server: JudgeServer, parent: int) -> None:
+    """A parent that was killed cannot end its server: orphans have another parent."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_SECONDS)
+    server.shutdown()
+
+
 Share = Annotated[float, typer.Option(min=0, max=1)]
 
 
@@ -251,6 +269,7 @@ def main(
     malformed: Share = 0.0,
     wrong_model: Share = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
+    with_parent: Annotated[bool, typer.Option(help="End when the process that started it has ended.")] = False,
 ) -> None:
     """Serve the referee as an OpenAI-compatible judge on the loopback interface."""
     plan = FaultPlan(
@@ -270,8 +289,10 @@ def main(
         low=low,
         high=high,
     )
-    server = JudgeServer(port, plan, model, log)
+    server = _bound(port, plan, model, log)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    if with_parent:
+        threading.Thread(target=_end_with, args=(server, os.getppid()), daemon=True).start()
     if port_file is not None:
         write_text(port_file, f"{server.server_address[1]}\n")
     print(f"serving {server.base_url}", flush=True)

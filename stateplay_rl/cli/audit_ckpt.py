@@ -99,7 +99,8 @@ def _show(summary: AuditSummary) -> None:
         facts.add_row(file["role"], Text(_file_line(file), overflow="fold"))
     for prefix, count in audit["prefixes"].items():
         facts.add_row("prefix", Text(f"{prefix} off {count} names"))
-    facts.add_row("shapes", _architecture(audit))
+    if any(row["from_shapes"] is not None for row in audit["architecture"]):
+        facts.add_row("shapes", _architecture(audit))
     for name, text in audit["stated"].items():
         facts.add_row("stated", Text(f"{name} {text}"))
     if audit["assumed"]:

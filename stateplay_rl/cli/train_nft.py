@@ -127,6 +127,6 @@ def _show(summary: TrainSummary) -> None:
     if summary.heldout:
         (first, before), (last, after) = summary.heldout[0], summary.heldout[-1]
         table.add_row("held-out", f"{before:.1f} after {first} batches -> {after:.1f} after {last}")
-    table.add_row("alarms", str(summary.alarms))
+    table.add_row("alarms", f"{summary.alarms}{', first on the page of `sprl report`' if summary.alarms else ''}")
     table.add_row("policy", Text(str(summary.policy_file), overflow="fold"))
     Console(highlight=False).print(table)

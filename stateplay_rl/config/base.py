@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from stateplay_rl.config.foreign_yaml import parse_yaml, read_yaml
 from stateplay_rl.errors import InputError, UsageError
 
+_GIVE_IT = "give it as an option, with --set KEY=VALUE or in the config file; --help lists the options"
+_CORRECT_IT = "correct the option, the --set or the config file; --help says what is possible"
 Schema = TypeVar("Schema", bound="FrozenConfig")
 
 
@@ -155,18 +157,28 @@ def _explain(schema: type[BaseModel], error: ValidationError, file: Path | None)
             hints.append(_nearest(key, keys))
         else:
             # A key that was given in the place of its variable's name is not repeated.
-            hidden = item["type"] == "missing" or key.endswith("api_key_env")
+            whole = isinstance(item["input"], Mapping | BaseModel)
+            hidden = whole or key.endswith("api_key_env")
             got = "" if hidden else f", got {item['input']!r:.120}"
-            lines.append(f"config key {key!r}{source}: {item['msg'].removeprefix('Value error, ')}{got}")
-    return "\n".join(lines), "; ".join(dict.fromkeys(h for h in hints if h)) or "correct the value"
+            if item["type"] == "missing":
+                lines.append(f"config key {key!r} is needed{source}")
+                hints.append(_GIVE_IT)
+                continue
+            what = item["msg"].removeprefix("Value error, ")
+            lines.append(f"config key {key!r}{source}: {what[:1].lower()}{what[1:]}{got}")
+    return "\n".join(lines), "; ".join(dict.fromkeys(h for h in hints if h)) or _CORRECT_IT
+
+
+_ALIKE = 0.6
+"""Below this two keys have little in common, and a proposal misleads."""
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=_ALIKE)
     if not near:
         leaf = key.rpartition(".")[2]
         near = [k for k in keys if k.rpartition(".")[2] == leaf] or difflib.get_close_matches(
-            leaf, [k.rpartition(".")[2] for k in keys], n=1, cutoff=0.5
+            leaf, [k.rpartition(".")[2] for k in keys], n=1, cutoff=_ALIKE
         )
     if near:
         return f"did you mean {near[0]!r}?"

@@ -40,8 +40,16 @@ def parse_yaml(data: bytes | str) -> Any:
         values = yaml.load(data, Loader=_UniqueKeyLoader)
         _require_finite(values)
     except _BAD_YAML as error:
-        raise ValueError(str(error) or repr(error)) from error
+        raise ValueError(_problem(error)) from error
     return values
+
+
+def _problem(error: Exception) -> str:
+    """What PyYAML found, with the line counted from 1, without its own drawing of the text."""
+    mark = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return str(error) or repr(error)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
 
 
 def _require_finite(values: object) -> None:

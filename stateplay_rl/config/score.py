@@ -57,9 +57,9 @@ class SingleJudgeConfig(FrozenConfig):
     @model_validator(mode="after")
     def _settings_fit_the_judge(self) -> Self:
         if (self.name == "replay") != (self.scores is not None):
-            raise ValueError("`scores` belongs to the judge `replay`, which needs it")
+            raise ValueError("the judge `replay`, and no other, takes scores to repeat: --scores DIR")
         if (self.name == "student") != (self.reward_model is not None):
-            raise ValueError("`reward_model` belongs to the judge `student`, which needs it")
+            raise ValueError("the judge `student`, and no other, takes what `sprl train-rm` wrote: --reward-model DIR")
         if self.name != "student" and (self.student_base or self.student_device or self.student_waits_on_host):
             raise ValueError(f"`student_...` settings belong to the judge `student`; the judge is {self.name!r}")
         if self.options and self.name in BUILT_IN_JUDGES:

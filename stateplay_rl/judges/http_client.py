@@ -79,7 +79,8 @@ class ChatClient:
         if not self._key and host not in _LOOPBACK:
             raise UsageError(
                 f"the environment variable {api_key_env} is not set, {host} needs a key",
-                f"export {api_key_env}=..., or name another variable with --api-key-env",
+                f"export {api_key_env}=..., or name another variable with --api-key-env; judges without a key: --judge "
+                "referee (arena), replay, student, or a plug-in",
             )
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(

@@ -88,9 +88,9 @@ def comparison_section(runs: Sequence[NamedRun]) -> Section:
     order = sorted(runs, key=lambda pair: pair[1].is_control)
     colours = [5 if run.is_control else (0, 2, 3, 1, 6, 7)[index % 6] for index, (_, run) in enumerate(order)]
     heldout = tuple(
-        heldout_series(run.evaluations_of(run.policy), source.name, colour, run.is_control)
+        heldout_series(run.followed, source.name, colour, run.is_control)
         for (source, run), colour in zip(order, colours, strict=True)
-        if run.evaluations_of(run.policy)
+        if run.followed
     )
     training = tuple(
         Series(

@@ -53,6 +53,8 @@ def read_labelled_sets(label_files: Sequence[Path], key_file: Path | None) -> tu
     """
     sets: dict[str, tuple[LabelKey, list[Labels]]] = {}
     for file in label_files:
+        if not file.is_file():
+            raise InputError(f"there is no file of labels {file}", "give what the blind page saved: labels-NAME.json")
         key = read_key(key_file if key_file is not None else file.parent / layout.LABEL_KEY)
         labels = read_labels(file, key)
         sets.setdefault(key.set_sha256, (key, []))[1].append(labels)

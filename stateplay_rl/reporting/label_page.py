@@ -47,9 +47,10 @@ def _page(chosen: LabelSet) -> str:
     )
     environment.filters["embedded_json"] = embedded_json
     items = [_shown(name, chosen.groups[name]) for name in chosen.key.items]
-    style, script = (Markup((_TEMPLATES / name).read_text(encoding="utf-8")) for name in ("style.css", "label.js"))
+    names = ("style.css", "theme.js", "label.js")
+    style, theme, script = (Markup((_TEMPLATES / name).read_text(encoding="utf-8")) for name in names)
     data = {"set_sha256": chosen.key.set_sha256, "items": items}
-    return environment.get_template("label.html.j2").render(data=data, style=style, script=script)
+    return environment.get_template("label.html.j2").render(data=data, style=style, theme=theme, script=script)
 
 
 def _shown(name: str, group: StoredGroup) -> dict[str, Any]:

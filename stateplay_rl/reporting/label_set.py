@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,28 +79,31 @@ class LabelSet:
 def choose_label_set(source: Source, run: RunData, count: int, seed: int) -> LabelSet:
     """`count` videos of a run's first and last held-out evaluation, in a shuffled order.
 
-    Conditions are taken class by class in turn; both sides show the same conditions and the same noise, so that they
-    can be compared in pairs. An odd count gives the tested policy one more.
+    The judge's scores go into the key where both evaluations have the same judge; else only the last one's do, because
+    two judges' scores lie on two scales. Conditions are taken class by class in turn; both sides show the same
+    conditions and the same noise, so that they can be compared in pairs. An odd count gives the tested policy one more.
 
     Raises:
         UsageError: fewer than two evaluations with videos, or not so many videos.
     """
-    gain = run.gain()
-    if gain is None:
+    ends = run.ends()
+    if ends is None:
         raise UsageError(
             f"{source.path} has no two held-out evaluations to compare",
             "give a run with held-out evaluations (heldout.conditions) to --label-set",
         )
-    before, after = heldout_groups(source, gain.before), heldout_groups(source, gain.after)
-    slots = _slots([before[c] for c in sorted(before.keys() & after.keys())], gain.before, gain.after)
+    first, last = ends
+    before, after = heldout_groups(source, first), heldout_groups(source, last)
+    slots = _slots([before[c] for c in sorted(before.keys() & after.keys())], first, last)
+    judged = first if first.judge_id == last.judge_id else replace(first, scores={})
     if len(slots) < count - count // 2 or count < 2:
         raise UsageError(
             f"--label-set {count}: both evaluations of {source.path} hold {len(slots)} videos",
             f"ask for 2 to {2 * len(slots)} videos" if slots else "the evaluations' videos were not kept",
         )
     sides: tuple[tuple[Side, Mapping[str, StoredGroup], Evaluation, int], ...] = (
-        ("base", before, gain.before, count // 2),
-        ("tested", after, gain.after, count - count // 2),
+        ("base", before, judged, count // 2),
+        ("tested", after, last, count - count // 2),
     )
     chosen = [
         (_item(side, groups[condition], candidate, evaluation), groups[condition])
@@ -163,7 +166,10 @@ def read_key(file: Path) -> LabelKey:
         CorruptionError: damaged, or changed since it was written.
     """
     if not file.is_file():
-        raise InputError(f"no key {file}", f"--label-key REPORT/{layout.LABELS_FOLDER}/{layout.LABEL_KEY}")
+        raise InputError(
+            f"the key that says whose videos were scored is not there: {file}",
+            f"it was written with the blind page: --label-key REPORT/{layout.LABELS_FOLDER}/{layout.LABEL_KEY}",
+        )
     value = read_object(file.parent, file.name)
     try:
         items = {str(name): LabelItem(**item) for name, item in value["items"].items()}

@@ -50,9 +50,11 @@ def render_html(page: ReportPage) -> str:
     )
     # CSS and script are files of this package: no value of a user's directory is in them.
     style = Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    script, drawer = (Markup((_TEMPLATES / name).read_text(encoding="utf-8")) for name in ("player.js", "drawer.js"))
+    scripts = {
+        name: Markup((_TEMPLATES / f"{name}.js").read_text(encoding="utf-8")) for name in ("theme", "drawer", "player")
+    }
     template = environment.get_template("report.html.j2")
-    return template.render(page=page, style=style, script=script, drawer=drawer)
+    return template.render(page=page, style=style, **scripts)
 
 
 def embedded_json(value: object) -> Markup:

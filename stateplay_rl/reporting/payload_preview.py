@@ -15,6 +15,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1c1f24;
        background: #fff; }
 table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
+td { overflow-wrap: anywhere; }
 pre { white-space: pre-wrap; background: #f3f4f6; padding: .8rem; border-radius: 6px; margin: .6rem 0; }
 .frames { display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: .6rem; }
 figure { margin: 0; } figure img { width: 100%; image-rendering: auto; border: 1px solid #d5d8dd; }
@@ -39,6 +40,8 @@ def preview_html(payload: Payload, facts: Sequence[tuple[str, str]], read_image:
     body = "\n".join(_blocks(payload.parts, read_image))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Judge request</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
         f"<style>{_STYLE}</style></head><body>\n<h1>One request, as it would be sent</h1>\n"
         "<p>Nothing was sent. Below the line stands the whole message: every text in a grey box, every picture under "
         "the text that precedes it.</p>\n"

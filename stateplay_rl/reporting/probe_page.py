@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from stateplay_rl.reporting.blocks import (
     Block,
@@ -30,6 +30,10 @@ from stateplay_rl.stores.jsonl import read_lines
 
 SHOWINGS = "showings.jsonl"
 PROBE = f"{layout.PROBE}:"
+_PLANTED = (
+    ("reference", "highest", "The real clip came out best"),
+    ("frozen", "lowest", "A frozen video came out worst"),
+)
 
 
 def probe_page(source: Source, context: ReportContext) -> SourcePage:
@@ -60,10 +64,31 @@ def probe_page(source: Source, context: ReportContext) -> SourcePage:
 
 def _headline(probe: Json) -> Headline:
     good = probe.get("verdict") == "passed"
-    told = probe.get("summary")
-    sentences = tuple(str(line) for line in told) if isinstance(told, list) else ()
     verdict = "The judge tells candidates apart" if good else "The judge's noise hides the differences"
-    return Headline(f"{verdict}: {probe.get('judge_id')}", "good" if good else "bad", sentences[:4])
+    return Headline(f"{verdict}: {probe.get('judge_id')}", "good" if good else "bad", tuple(_sentences(probe)))
+
+
+def _sentences(probe: Json) -> Iterator[str]:
+    """What a reader must know before the numbers: noise, places, planted videos."""
+    signal, ratio = points(finite(probe.get("signal"))), finite(probe.get("signal_to_noise"))
+    if probe.get("noise_free") is True:
+        yield f"Asked again it gives the very same scores; candidates of a group differ by {signal} points."
+    elif ratio is not None:
+        yield f"Candidates of a group truly differ by {signal} points, {compact(ratio, digits=1)} times its noise."
+    else:
+        yield "Its noise could not be measured: too few answers."
+    effects = [value for value, _, _ in map(_interval, objects_of(probe, "position")) if value is not None]
+    if effects:
+        largest = max(effects, key=abs)
+        yield f"The place in the request moves a score by up to {compact(abs(largest), digits=1)} points."
+    for name, key, words in _PLANTED:
+        found = finite(mapping_of(mapping_of(probe, "planted"), name).get(key))
+        if found is not None:
+            yield f"{words} in {share(found)} of the groups."
+    yield (
+        f"{compact(finite(probe.get('showings')))} showings of "
+        f"{plural(int(finite(probe.get('groups')) or 0), 'group')}: the fewer, the less this says."
+    )
 
 
 def _interval(value: object) -> tuple[float | None, float | None, float | None]:

@@ -44,14 +44,21 @@ def _curve(told: Sequence[Evaluation]) -> LineChart:
     x = _seen(told)
     low = tuple(finite(e.referee.get("low")) for e in told)
     high = tuple(finite(e.referee.get("high")) for e in told)
-    series = (
+    judges = tuple(dict.fromkeys(e.judge_id for e in told))
+    series = [
         Series("referee, unreadable left out", x, high, 2, dashed=True),
         Series("referee, unreadable counted wrong", x, low, 0),
-        Series("judge (held-out reward)", x, tuple(e.reward_mean for e in told), 5, dashed=True),
-    )
+    ]
+    for place, judge in enumerate(judges):
+        own = [e for e in told if e.judge_id == judge]
+        label = "judge (held-out reward)" if len(judges) == 1 else f"judge {judge}"
+        series.append(Series(label, _seen(own), tuple(e.reward_mean for e in own), (5, 3)[place % 2], dashed=True))
     name = str(told[-1].referee.get("name", "referee"))
     source = f"{HELDOUT}: referee.low, referee.high, reward_mean"
-    return LineChart("referee", f"{name} beside the judge", "candidates seen", "points, 0 to 100", series, source)
+    same = all(value == e.reward_mean for value, e in zip(low, told, strict=True))
+    caption = "The referee itself is this run's judge, so the lines lie on each other." if same else ""
+    title = f"{name} beside the judge"
+    return LineChart("referee", title, "candidates seen", "points, 0 to 100", tuple(series), source, caption)
 
 
 def _coverage(told: Sequence[Evaluation]) -> LineChart:

@@ -22,6 +22,7 @@ from stateplay_rl.reporting.run_data import (
     column,
     names_under,
     reward_band,
+    stage_name,
 )
 
 CANDIDATES = "candidates seen"
@@ -81,14 +82,21 @@ def heldout_series(evaluations: Sequence[Evaluation], label: str, colour: int, d
 def reward_chart(run: RunData) -> LineChart:
     """Training and held-out reward, each with its 95 % band."""
     low, high = reward_band(run.metrics)
+    several = len(run.heldout_judges) > 1
     series = [
-        heldout_series(run.evaluations_of(policy), f"held-out, {policy}", colour)
+        heldout_series(found, f"held-out, {policy}{f', by {judge}' if several else ''}", colour + 3 * place)
         for policy, colour in POLICY_COLOURS.items()
-        if run.evaluations_of(policy)
+        for place, judge in enumerate(run.heldout_judges)
+        if (found := run.evaluations_of(policy, judge))
     ]
-    if run.metrics:
-        rewards = column(run.metrics, "reward_mean")
-        series.append(Series("training batches", _seen(run.metrics), rewards, 1, low, high, dashed=True))
+    seen, rewards = _seen(run.metrics), column(run.metrics, "reward_mean")
+    stages = run.stages
+    for place, (stage, rows) in enumerate(stages):
+        label = "training batches" if len(stages) == 1 else f"training, {stage_name(stage)}"
+        part = slice(rows.start, rows.stop)
+        series.append(
+            Series(label, seen[part], rewards[part], (1, 6, 7)[place % 3], low[part], high[part], dashed=True)
+        )
     return LineChart(
         "reward",
         "Reward against candidates seen",
@@ -96,13 +104,14 @@ def reward_chart(run: RunData) -> LineChart:
         "score, 0 to 100",
         tuple(series),
         f"{HELDOUT}: reward_mean, ci95; {METRICS}: reward_mean, std_batch, std_within",
-        "Bands are 95 %. Each training batch has other conditions: compare that line with itself only.",
+        "Bands are 95 %. Each training batch has other conditions: compare that line with itself only."
+        + (" Lines of two judges lie on two scales." if several else ""),
     )
 
 
 def class_chart(run: RunData) -> LineChart | None:
     """Held-out reward by mechanics class."""
-    evaluations = run.evaluations_of(run.policy)
+    evaluations = run.followed
     names = sorted({name for e in evaluations for name in e.by_class})
     x = tuple(float(e.candidates_seen) for e in evaluations)
     series = tuple(
@@ -158,7 +167,8 @@ def share_chart(run: RunData) -> LineChart | None:
         "share",
         shown,
         f"{METRICS}: groups_tied, groups_gated, groups_failed over groups; scores_at_0, scores_at_100",
-        "Gated groups stay on disk and are never drawn again.",
+        "Tied: all candidates score alike, nothing to learn. Gated: left out of training, as failed groups (no answer "
+        "of the judge) are. Gated groups stay on disk and are never drawn again.",
         y_range=(0.0, 0.1),
     )
 
@@ -188,7 +198,8 @@ def histogram_chart(run: RunData) -> HeatChart | None:
         rows,
         tuple(values),
         f"{METRICS}: r_histogram",
-        "Share of the batch's candidates. 0.5 carries no preference; squeezed columns carry little signal.",
+        "r is what a score becomes inside its group: 1 pulls towards a candidate, 0 pushes away, 0.5 carries no "
+        "preference. Share of the batch's candidates; columns squeezed around 0.5 carry little signal.",
     )
 
 
@@ -210,43 +221,6 @@ def picture_charts(run: RunData) -> list[Chart]:
             chart = LineChart(f"picture-{name}", title, CANDIDATES, label, shown, source, y_range=span)
             charts.append(chart)
     return charts
-
-
-def part_order(parts: Sequence[str]) -> list[str]:
-    """Parts of a batch in the order in which they happen, unknown ones after them."""
-    usual = ("rollout", "score", "rollout_and_score", "signal", "train", "evaluate", "checkpoint")
-    known: list[str] = [name for name in usual if name in parts]
-    return known + [name for name in parts if name not in known]
-
-
-def time_chart(run: RunData) -> BarChart | None:
-    """Seconds per batch by part, stacked."""
-    parts = names_under(run.timings, "seconds")
-    if not parts:
-        return None
-    order = part_order(parts)
-    return BarChart(
-        "time",
-        "Time by part",
-        "batch",
-        "seconds",
-        tuple(str(record.get("batch", index)) for index, record in enumerate(run.timings)),
-        tuple(BarSeries(p, column(run.timings, "seconds", p), i) for i, p in enumerate(order)),
-        f"{TIMINGS}: seconds",
-        stacked=True,
-    )
-
-
-def memory_chart(run: RunData) -> LineChart | None:
-    """Peak memory per batch."""
-    batches = tuple(
-        float(index) if value is None else value for index, value in enumerate(column(run.timings, "batch"))
-    )
-    line = Series("peak memory", batches, column(run.timings, "peak_memory_mb"), 0)
-    if not _has_values(line):
-        return None
-    source = f"{TIMINGS}: peak_memory_mb"
-    return LineChart("memory", "Peak memory", "batch", "MB", (line,), source, y_range=(0.0, 0.0))
 
 
 def frozen_chart(evaluations: Sequence[Evaluation]) -> LineChart:

@@ -19,6 +19,7 @@ class Evaluation:
 
     Attributes:
         batch: batches done when it was made.
+        judge_id: who scored it; empty in old runs.
         scores: scores of each condition's samples, None where a sample has no score.
         groups: folder of the evaluation's videos, relative to the run; empty if none was kept.
         referee: what the independent referee said; empty if there was none.
@@ -39,6 +40,7 @@ class Evaluation:
     frozen_display_share: float | None
     scores: Mapping[str, tuple[float | None, ...]]
     groups: str
+    judge_id: str = ""
     referee: Mapping[str, object] = field(default_factory=dict)
     evaluator: Mapping[str, object] = field(default_factory=dict)
     actions: Mapping[str, object] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Evaluation:
             frozen_display_share=finite(record.get("frozen_display_share")),
             scores=scores,
             groups=str(record.get("groups") or ""),
+            judge_id=str(record.get("judge_id") or ""),
             referee=mapping_of(record, "referee"),
             evaluator=mapping_of(record, "evaluator"),
             actions=mapping_of(record, "actions"),
@@ -113,25 +116,59 @@ class RunData:
             return wanted
         return max(sorted(counts), key=lambda name: counts[name], default=wanted or "live")
 
-    def evaluations_of(self, policy: str) -> tuple[Evaluation, ...]:
-        """Evaluations of one policy by batch."""
-        return tuple(sorted((e for e in self.evaluations if e.policy == policy), key=lambda e: e.batch))
+    @property
+    def stages(self) -> tuple[tuple[str, range], ...]:
+        """Stage (`a`, `c`, `hand`) and the metrics' lines of each stretch of batches; old runs name no stage."""
+        names = [str(record.get("stage") or "") for record in self.metrics]
+        starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+        return tuple((names[i], range(i, end)) for i, end in zip(starts, [*starts[1:], len(names)], strict=True))
+
+    def evaluations_of(self, policy: str, judge_id: str | None = None) -> tuple[Evaluation, ...]:
+        """Evaluations of one policy by batch, by one judge when it is named."""
+        chosen = (e for e in self.evaluations if e.policy == policy and judge_id in (None, e.judge_id))
+        return tuple(sorted(chosen, key=lambda e: e.batch))
+
+    @property
+    def heldout_judges(self) -> tuple[str, ...]:
+        """Who scored the followed policy's held-out videos, in the order in which they came: stage C changes it."""
+        return tuple(dict.fromkeys(e.judge_id for e in self.evaluations_of(self.policy)))
+
+    @property
+    def followed(self) -> tuple[Evaluation, ...]:
+        """Evaluations that may be compared: of the followed policy, by the last judge that made two of them.
+
+        Scores of two judges lie on different scales. When nobody made two, those of the last judge.
+        """
+        by_judge = [self.evaluations_of(self.policy, judge) for judge in self.heldout_judges]
+        return next((own for own in reversed(by_judge) if len(own) > 1), by_judge[-1] if by_judge else ())
+
+    def ends(self) -> tuple[Evaluation, Evaluation] | None:
+        """The very first and last evaluation of the followed policy, whoever scored them: for people's eyes."""
+        own = self.evaluations_of(self.policy)
+        if len(own) == 1:
+            own = (*(e for e in self.evaluations_of("reference")[:1] if e.batch <= own[0].batch), *own)
+        return (own[0], own[-1]) if len(own) > 1 else None
 
     def gain(self) -> Gain | None:
-        """Paired change from the first to the last evaluation; None without two of them.
+        """Paired change from the first to the last evaluation of `followed`; None without two of them.
 
         When the followed policy was evaluated once only, the reference's evaluation stands for the start.
         """
-        own = list(self.evaluations_of(self.policy))
+        own = list(self.followed)
         if len(own) == 1:
-            earlier = [e for e in self.evaluations_of("reference") if e.batch <= own[0].batch]
-            own = earlier[:1] + own
+            by_same = self.evaluations_of("reference", own[0].judge_id)
+            own = [e for e in by_same if e.batch <= own[0].batch][:1] + own
         if len(own) < 2:
             return None
         before, after = own[0], own[-1]
         differences = paired_differences(before.condition_means(), after.condition_means())
         interval = bootstrap_conditions(differences, self.clusters)
         return None if interval is None else Gain(before, after, interval, differences)
+
+
+def stage_name(stage: str) -> str:
+    """`stage A`, `stage C`, `hand-made batches`."""
+    return "hand-made batches" if stage == "hand" else f"stage {stage.upper()}"
 
 
 def count(record: Record, key: str) -> int:

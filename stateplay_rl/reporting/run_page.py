@@ -31,9 +31,11 @@ from stateplay_rl.reporting.label_set import is_of_run
 from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import change, compact, finite, mapping_of, plural, points
 from stateplay_rl.reporting.referee_section import drift_by_horizon, drift_table, referee_section
+from stateplay_rl.reporting.run_cost import cost_section
 from stateplay_rl.reporting.run_data import Gain, RunData, column, names_under
 from stateplay_rl.reporting.run_files import heldout_groups, run_groups
 from stateplay_rl.reporting.sources import Source
+from stateplay_rl.reporting.stages_section import stages_section
 from stateplay_rl.reporting.verdict import gather_alarms, run_headline
 
 LOSS_PARTS = ("total", "nft", "pos", "neg", "fm_real", "transition_real", "reference")
@@ -49,6 +51,7 @@ def run_page(source: Source, run: RunData, control: RunData | None, context: Rep
     )
     sections = [
         _outcome(run, gain),
+        stages_section(source, run),
         _before_after(source, gain, context),
         *_labels(source, run, context),
         _by_class(source, run, gain),
@@ -58,7 +61,7 @@ def run_page(source: Source, run: RunData, control: RunData | None, context: Rep
         _signal(run),
         _policy(run),
         _loss(run),
-        _cost(run),
+        cost_section(run),
         Section("batches", "Every batch", (_batch_table(run),)),
     ]
     return SourcePage(
@@ -213,14 +216,19 @@ def _policy(run: RunData) -> Section:
     updates = [(name, ("update_ratio", name)) for name in names_under(run.metrics, "update_ratio")]
     reference = [("live to reference", ("distance_live_reference",))]
     charts: list[Chart | None] = [
-        chart(run, "distance-reference", "Distance to the reference", "Euclidean distance", reference),
+        chart(run, "distance-reference", "Distance to the reference", "Euclidean distance", reference,
+              "How far training has taken the weights from where it began."),
         chart(run, "distance-old", "Distance to the old policy", "Euclidean distance",
-              [("live to old", ("distance_live_old",))]),
+              [("live to old", ("distance_live_old",))], "Before old, which samples the candidates, follows live."),
         chart(run, "velocity", "Velocity norm against the reference", "ratio",
-              [("live / reference", ("velocity_ratio_reference",))], thresholds=warn),
-        chart(run, "eta", "Weight of the old policy", "eta", [("eta", ("eta",))], y_range=(0.0, 0.0)),
+              [("live / reference", ("velocity_ratio_reference",))],
+              "1: velocities are as long as before training. Far above it pictures get harsh. Measured every few "
+              "batches.", thresholds=warn),
+        chart(run, "eta", "Weight of the old policy", "eta", [("eta", ("eta",))],
+              "After a batch: old = eta times old + (1 - eta) times live.", y_range=(0.0, 0.0)),
         chart(run, "gradients", "Gradient norm by parameter group", "norm before clipping", norms),
-        chart(run, "updates", "Update against weight, by parameter group", "ratio", updates),
+        chart(run, "updates", "Update against weight, by parameter group", "ratio", updates,
+              "Length of a step over the length of the weights."),
     ]  # fmt: skip
     return Section("policy", "Policy", _grid(charts, 3), "How far did the weights move, and how?")
 
@@ -232,19 +240,30 @@ def _loss(run: RunData) -> Section:
         caption += " The cross-entropy of transitions has no gradient in mode coupling."
     if mapping_of(run.config, "loss").get("full_schedule") is False:
         caption += " One noise level is drawn per visit, a cost choice; the paper's appendix trains every one."
+    caption += (
+        " nft = pos + neg, pulled towards better and pushed from worse candidates; fm real and transition real hold on "
+        "to real clips, and are computed every few steps."
+    )
     parts = [(name.replace("_", " "), ("loss", name)) for name in LOSS_PARTS]
     thirds = [(f"{name} sigma", ("loss_by_sigma", name)) for name in ("low", "mid", "high")]
     chart = run_charts.metric_chart
     charts = [
         chart(run, "loss", "Parts of the loss", "mean over samples", parts, caption.strip()),
-        chart(run, "loss-sigma", "Loss by third of sigma", "mean over samples", thirds),
+        chart(
+            run,
+            "loss-sigma",
+            "Loss by third of sigma",
+            "mean over samples",
+            thirds,
+            "sigma: share of noise, 1 is noise alone. Low sigma decides details, high sigma the scene.",
+        ),
         chart(
             run,
             "mismatch",
             "Sampler against trainer",
             "velocity difference",
             [("mismatch", ("sampler_mismatch",))],
-            "Same input, both code paths; 0 is right.",
+            "Same input through the sampler and the trainer; 0 is right, rounding is fine.",
         ),
     ]
     return Section("loss", "Loss", _grid(charts, 3))
@@ -288,41 +307,21 @@ def _groups(source: Source, run: RunData, gain: Gain | None, context: ReportCont
     return Section("groups", "Group browser", (gallery,))
 
 
-def _cost(run: RunData) -> Section:
-    parts = run_charts.part_order(names_under(run.timings, "seconds"))
-    rows = []
-    total = sum(v or 0.0 for name in parts for v in column(run.timings, "seconds", name))
-    for name in parts:
-        seconds = sum(v or 0.0 for v in column(run.timings, "seconds", name))
-        rows.append((name, seconds, seconds / len(run.timings), 100 * seconds / total if total else None))
-    columns = (
-        Column("part"),
-        Column("seconds", True, 1),
-        Column("per batch", True, 2),
-        Column("% of all", True, 0),
-    )
-    blocks = _grid([run_charts.time_chart(run), run_charts.memory_chart(run)])
-    if rows:
-        title = f"Time by part, {compact(total, digits=0)} s in all"
-        blocks += (Table("time", title, columns, tuple(rows), "timings.jsonl: seconds"),)
-    return Section("cost", "Time and memory", blocks)
-
-
 def _batch_table(run: RunData) -> Table:
     fields: tuple[tuple[Column, tuple[str, ...]], ...] = (
         (Column("batch", True, 0), ("batch",)),
         (Column("candidates", True, 0), ("candidates_seen",)),
         (Column("steps", True, 0), ("optimizer_steps",)),
         (Column("reward", True, 1), ("reward_mean",)),
-        (Column("within", True, 1), ("std_within",)),
+        (Column("spread in groups", True, 1), ("std_within",)),
         (Column("tied", True, 0), ("groups_tied",)),
         (Column("gated", True, 0), ("groups_gated",)),
         (Column("failed", True, 0), ("groups_failed",)),
-        (Column("to old", True), ("distance_live_old",)),
+        (Column("distance to old", True), ("distance_live_old",)),
         (Column("to reference", True), ("distance_live_reference",)),
         (Column("loss", True), ("loss", "total")),
         (Column("eta", True), ("eta",)),
-        (Column("skipped", True, 0), ("skipped_steps",)),
+        (Column("skipped steps", True, 0), ("skipped_steps",)),
     )
     columns = [column(run.metrics, *path) for _, path in fields]
     rows = tuple(zip(*columns, strict=True))

@@ -77,8 +77,9 @@ def _headline(gate: Json, evaluation: Json) -> Headline:
     interval = f" [{share(finite(ends[0]))}, {share(finite(ends[1]))}]" if isinstance(ends, list) else ""
     failed = [check for check in objects_of(gate, "checks") if not check.get("passed")]
     groups = plural(int(finite(student.get("groups")) or 0), "test group")
+    clusters = plural(int(finite(evaluation.get("clusters")) or 0), "cluster")
     sentences = [
-        f"On {groups} of {evaluation.get('clusters')} clusters that it never saw, it orders "
+        f"On {groups} of {clusters} that it never saw, it orders "
         f"{share(agreement)}{interval} of the pairs as {evaluation.get('judge_id')} does.",
     ]
     if failed:
@@ -199,7 +200,7 @@ def _baseline_blocks(evaluation: Json) -> tuple[Block, ...]:
         Column("pairs, 95 % low", True, 3),
         Column("high", True, 3),
     )
-    note = "Baselines see no picture. Ablations ask the student with something hidden; `untrained` is its base."
+    note = "Baselines see no picture. Ablations ask the student with something hidden; untrained is its base model."
     return (Table("baselines", "", columns, tuple(rows), f"{EVALUATION} student, baselines", note),)
 
 

@@ -43,8 +43,9 @@ def render_svg(chart: Chart, columns: int = 2) -> str:
     }
     body = draw[chart.kind](width)
     label = escape(f"{chart.title}: {chart.y_label} by {chart.x_label}", quote=True)
+    name = "chart wide" if columns < 3 else "chart"
     return (
-        f'<svg class="chart" viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{label}" '
+        f'<svg class="{name}" viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{label}" '
         f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
     )
 
@@ -175,7 +176,7 @@ def _category_marks(names: Sequence[str], width: float, position: Callable[[int]
     room = max(5, int(slot * stride / 6.4))
     y = HEIGHT - MARGIN_BOTTOM + 16
     return [
-        _text(position(i), y, name if len(name) <= room else f"{name[: room - 1]}…")
+        _text(position(i), y, name if len(name) <= room else f"{name[: room - 1]}…", extra=' class="name"')
         for i, name in enumerate(names)
         if i % stride == 0
     ]

@@ -17,7 +17,7 @@ def run_headline(run: RunData, finished: bool, control: RunData | None = None) -
         finished: whether the run is sealed.
         control: the shuffled-reward run of the same length, None if none was given.
     """
-    tail = _state_sentences(run, finished)
+    tail = [*_judges_sentence(run), *_state_sentences(run, finished)]
     gain = run.gain()
     if gain is None:
         return _without_gain(run, tail)
@@ -90,6 +90,16 @@ def _control_sentence(gain: Gain, control: RunData | None) -> tuple[str, ...]:
     return (sentence,)
 
 
+def _judges_sentence(run: RunData) -> tuple[str, ...]:
+    """Said when the held-out judge changed on the way: its scores are not compared with those of the one before."""
+    judges = run.heldout_judges
+    if len(judges) < 2:
+        return ()
+    told = run.followed[0].judge_id
+    others = ", ".join(name for name in judges if name != told)
+    return (f"These are scores by {told}; those by {others} lie on another scale and are not compared with them.",)
+
+
 def _frozen_sentence(gain: Gain) -> tuple[str, ...]:
     before, after = gain.before.frozen_display_share, gain.after.frozen_display_share
     if before is None or after is None:
@@ -108,7 +118,7 @@ def _memorising_sentence(run: RunData, gain: Gain) -> tuple[str, ...]:
 
 
 def _without_gain(run: RunData, tail: list[str]) -> Headline:
-    own = run.evaluations_of(run.policy)
+    own = run.followed
     if not own:
         first = "No held-out evaluation was recorded, so nothing can be said about learning."
         return Headline("No held-out evaluation yet", "neutral", (first, *tail))

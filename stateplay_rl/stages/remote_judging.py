@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from stateplay_rl.stores.atomic import require_space, sha256_bytes
 from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.stores.groups import StoredGroup
 from stateplay_rl.stores.requests import read_attempts
+from stateplay_rl.stores.sealed import is_sealed
 
 EXPECTED_OUTPUT_TOKENS = 600
 """A JSON object with four scores and a sentence each, and some reasoning."""
@@ -73,6 +74,17 @@ def estimate(judge: OpenAIJudge, group: StoredGroup, groups: int) -> Estimate:
     return Estimate(groups, len(payload.images), payload.image_bytes, tokens, cost)
 
 
+def require_ready(judge: Judge, out: Path) -> None:
+    """Refuse before anything is written what every request would be refused for; a finished output asks nothing.
+
+    Raises:
+        UsageError: no usable key.
+    """
+    if not is_sealed(out):
+        for remote in remote_judges(judge):
+            remote.require_ready()
+
+
 def require_room(judge: OpenAIJudge, found: Estimate) -> None:
     """Refuse to begin what does not fit on the disk.
 
@@ -82,9 +94,9 @@ def require_room(judge: OpenAIJudge, found: Estimate) -> None:
     require_space(judge.store_folder, found.groups * found.image_bytes)
 
 
-def costs_of(judge: Judge, group_ids: Collection[str]) -> CostTable | None:
-    """What these groups have cost with this judge, over all commands; None for a judge that pays nothing."""
-    remotes = openai_judges(judge)
+def costs_of(judges: Iterable[Judge], group_ids: Collection[str]) -> CostTable | None:
+    """What these groups have cost with these judges, over all commands; None when none of them is paid."""
+    remotes = [remote for judge in judges for remote in openai_judges(judge)]
     if not remotes:
         return None
     protocols = {remote.protocol_sha256 for remote in remotes}

@@ -22,7 +22,14 @@ from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.group_source import GroupSource, open_groups
 from stateplay_rl.stages.judge_choice import make_judge
 from stateplay_rl.stages.judging_pool import judged_lines
-from stateplay_rl.stages.remote_judging import costs_of, estimate, openai_judges, protocol_facts, require_room
+from stateplay_rl.stages.remote_judging import (
+    costs_of,
+    estimate,
+    openai_judges,
+    protocol_facts,
+    require_ready,
+    require_room,
+)
 from stateplay_rl.stages.verdicts import resume_lines, verdict_line, write_score_table
 from stateplay_rl.stores import atomic, layout
 from stateplay_rl.stores.foreign import parse_json
@@ -92,6 +99,7 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ScoreSummary:
     stores = [remote.store_folder for remote in openai_judges(judge)]
     for store in stores:
         refuse_overlap(store, reads, ())
+    require_ready(judge, out)
     with (
         closing_judge(judge),
         OutputDirectory.open(
@@ -128,7 +136,7 @@ def _score_and_seal(
     lines = _score_all(output, source, listed, judge, inputs.resend_in_doubt)
     table = output.path / layout.SCORES
     output.hasher.record(table, write_score_table(table, lines))
-    costs = costs_of(judge, listed)
+    costs = costs_of([judge], listed)
     summary = _summary(output.path, judge.judge_id, lines, None if costs is None else costs.to_json())
     plain = {name: value for name, value in asdict(summary).items() if name not in ("out", "already_done")}
     output.write_json(layout.SUMMARY, plain)

@@ -17,7 +17,7 @@ from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.group_source import GroupSource, open_groups
 from stateplay_rl.stages.judge_choice import make_judge
 from stateplay_rl.stages.judging_pool import judged_lines
-from stateplay_rl.stages.remote_judging import estimate, openai_judges, protocol_facts
+from stateplay_rl.stages.remote_judging import estimate, openai_judges, protocol_facts, require_ready
 from stateplay_rl.stages.score import ScoreInputs
 from stateplay_rl.stores import atomic, layout
 from stateplay_rl.stores.groups import StoredGroup
@@ -59,6 +59,7 @@ def run(config: ScoreConfig, inputs: ScoreInputs, out: Path) -> ProbeSummary:
     source = open_groups(inputs.groups)
     judge = make_judge(config.judge, world=source.world, out=out, resend_in_doubt=inputs.resend_in_doubt)
     stores = [remote.store_folder for remote in openai_judges(judge)]
+    require_ready(judge, out)
     with (
         closing_judge(judge),
         OutputDirectory.open(

@@ -28,6 +28,19 @@ SCHEMAS = {
     "demo": 1,
 }
 
+WRITTEN_BY = {
+    "audit": "audit-ckpt",
+    "conditions": "build-conditions",
+    "groups": "rollout",
+    "scores": "score",
+    "probe": "score --probe",
+    "reward_model": "train-rm",
+    "run": "train-nft",
+    "verify": "verify",
+    "report": "report",
+}
+"""The command behind each kind of directory that a user gives to another command."""
+
 # Common to all directories.
 MANIFEST = "manifest.json"
 OLD_MANIFESTS = "manifest-*.json"

@@ -121,9 +121,10 @@ def read_manifest(path: Path, *, schema: str | None = None, verify_files: bool =
 
 def _absent(path: Path, schema: str | None) -> InputError:
     wanted = f"{schema} directory" if schema else "sprl directory"
+    hint = f"give the directory that {written_by(schema)} wrote"
     if not path.is_dir():
         kind = "is a file" if path.exists() else "does not exist"
-        return InputError(f"{path} {kind}, a {wanted} is needed", "check the path")
+        return InputError(f"{path} {kind}; needed is a finished {wanted}", hint)
     if (path / layout.UNFINISHED).is_file():
         unfinished = read_object(path / layout.UNFINISHED, _LOST)
         command = str(unfinished.get("command", "")).split(" ")[0] or "its command"
@@ -131,7 +132,7 @@ def _absent(path: Path, schema: str | None) -> InputError:
             f"{path} is unfinished (no {layout.MANIFEST})",
             f"finish it first: run `sprl {command} ... --out {path} --resume`",
         )
-    return UnsealedError(f"{path} has no {layout.MANIFEST}: it is not a finished {wanted}", "check the path")
+    return UnsealedError(f"{path} has no {layout.MANIFEST}: it is not a finished {wanted}", hint)
 
 
 def _parse(path: Path, data: bytes) -> Manifest:
@@ -172,12 +173,18 @@ def _relative(name: str, file: Path) -> str:
     return name
 
 
+def written_by(schema: str | None) -> str:
+    """Which command writes directories of a kind, for messages."""
+    command = layout.WRITTEN_BY.get(schema or "")
+    return f"`sprl {command}`" if command else "sprl"
+
+
 def _check_schema(manifest: Manifest, schema: str | None) -> None:
     name, version = manifest.schema_name, manifest.schema_version
     if schema is not None and name != schema:
         raise InputError(
-            f"{manifest.root} is a {name!r} directory, a {schema!r} directory is needed",
-            f"give the directory that the command for {schema!r} wrote",
+            f"{manifest.root} is a directory of kind {name!r}, one of kind {schema!r} is needed",
+            f"give the directory that {written_by(schema)} wrote",
         )
     if schema is None and name not in layout.SCHEMAS:
         raise InputError(f"{manifest.root} has unknown schema {name!r}", "give a directory written by sprl")

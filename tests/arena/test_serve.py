@@ -111,6 +111,32 @@ def test_the_process_announces_its_port_and_ends_on_terminate(tmp_path: Path) ->
     assert process.wait(30) == 0
 
 
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """A shell that is killed runs no trap: its server must not keep the port."""
+    port_file = tmp_path / "port"
+    serve = f"{sys.executable} -m stateplay_rl.arena.serve --port 0 --port-file {port_file} --with-parent"
+    shell = subprocess.Popen(["bash", "-c", f"{serve} & wait"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert shell.stdout is not None
+    shell.stdout.readline()
+    port = int(port_file.read_text())
+    shell.kill()
+    # The pipe ends when the last process that holds it has gone: the server.
+    assert shell.stdout.read() == ""
+    shell.wait(30)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=10)
+
+
+def test_a_port_in_use_is_told_in_words() -> None:
+    with serving(FaultPlan()) as server:
+        port = server.server_address[1]
+        command = [sys.executable, "-m", "stateplay_rl.arena.serve", "--port", str(port)]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 5
+    assert result.stderr.startswith(f"error: port {port} cannot be used")
+    assert "Traceback" not in result.stderr
+
+
 def test_bias_from_text() -> None:
     assert parse_bias("5,0,-2.5") == (5.0, 0.0, -2.5)
     assert parse_bias("") == ()

@@ -132,3 +132,28 @@ def test_keys_and_changes() -> None:
     assert "sampler.mode" in valid_keys(Train)
     changes = changed_keys({"a": {"b": 1, "c": 2}, "d": 1}, {"a": {"b": 1, "c": 3}, "e": [1]})
     assert changes == {"a.c": (2, 3), "d": (1, None), "e": (None, [1])}
+
+
+def test_yaml_that_does_not_parse_is_named_by_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("seed: 1\nloss: {mode: [}\n")
+    with pytest.raises(InputError) as caught:
+        load_config(Train, file)
+    assert "c.yaml is not valid YAML: line 2, column" in caught.value.what
+    assert "byte string" not in caught.value.what
+
+
+def test_a_missing_key_says_how_to_give_it() -> None:
+    class Needs(FrozenConfig):
+        worlds: str
+
+    with pytest.raises(UsageError) as caught:
+        load_config(Needs)
+    assert caught.value.what == "config key 'worlds' is needed"
+    assert "--set KEY=VALUE" in caught.value.hint
+
+
+def test_a_key_that_resembles_nothing_gets_the_list_of_keys() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_config(Train, overrides=["xyzzy=1"])
+    assert caught.value.hint == "valid keys: loss, seed, classes, sampler"

@@ -229,6 +229,7 @@ class RunPlan:
     alarms: int = 0
     groups_per_batch: int = 2
     videos: bool = True
+    requests: dict[str, float | None] | None = None
 
 
 def make_run(out: Path, plan: RunPlan, conditions: Path | None = None, prompt: str = "Keep away.") -> None:
@@ -238,7 +239,7 @@ def make_run(out: Path, plan: RunPlan, conditions: Path | None = None, prompt: s
     with open_output(out, "run", inputs, config) as output:
         for batch in range(plan.batches):
             LineLog(output.path / layout.METRICS).append(metrics_line(batch, plan))
-            LineLog(output.path / layout.TIMINGS).append(timing_line(batch))
+            LineLog(output.path / layout.TIMINGS).append(timing_line(batch) | {"requests": plan.requests})
         for batch in plan.evaluations:
             _evaluation(output.path, batch, plan, prompt)
         for number in range(plan.alarms):

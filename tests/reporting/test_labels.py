@@ -82,6 +82,16 @@ def test_the_order_is_shuffled_by_the_seed(dirs: Dirs) -> None:
     assert sorted(orders[0]) == sorted(orders[2])
 
 
+def test_a_run_of_two_judges_shows_its_ends_and_one_judges_scores(dirs: Dirs) -> None:
+    (source,) = open_sources([dirs.run])
+    run = read_run(source)
+    first, last = run.evaluations
+    changed = replace(run, evaluations=(replace(first, judge_id="paid"), replace(last, judge_id="student")))
+    key = choose_label_set(source, changed, COUNT, 0).key
+    assert {(one.side, one.judge_score is None) for one in key.items.values()} == {("base", True), ("tested", False)}
+    assert {one.judge_score is None for one in choose_label_set(source, run, COUNT, 0).key.items.values()} == {False}
+
+
 def test_more_videos_than_there_are_is_refused(dirs: Dirs) -> None:
     (source,) = open_sources([dirs.run])
     with pytest.raises(UsageError, match="hold"):
@@ -129,6 +139,15 @@ def test_a_wrong_file_is_refused_by_file_and_field(
     key = read_key(report / "labels" / "key.json")
     with pytest.raises(InputError, match=told):
         read_labels(saved(report, tmp_path / "wrong.json", scores, **changes), key)
+
+
+def test_labels_and_keys_that_are_not_there_are_told_apart(report: Path, dirs: Dirs, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file of labels"):
+        build_report([dirs.run], tmp_path / "out", ReportConfig(labels=(tmp_path / "gone.json",)))
+    file = saved(report, tmp_path / "ada.json", {"001": 50})
+    with pytest.raises(InputError, match="the key that says whose videos were scored is not there") as caught:
+        build_report([dirs.run], tmp_path / "out", ReportConfig(labels=(file,)))
+    assert "--label-key" in caught.value.hint
 
 
 def test_cannot_tell_is_not_a_score(report: Path, tmp_path: Path) -> None:

@@ -272,6 +272,20 @@ def test_production_mode_fails_groups_that_do_not_fit(tmp_path: Path, root: Path
     assert reasons == {"bare": "no_reference", "short": "short_video"}
 
 
+@pytest.mark.parametrize("flags", [(), ("--probe",)])
+def test_without_a_key_nothing_is_begun(
+    groups: Path,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    probe: tuple[str, ...],
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert score(groups, "https://judge.invalid/v1", *probe) == EXIT_USAGE
+    assert "--judge referee" in capsys.readouterr().err
+    assert not (root / "scores").exists()
+
+
 def test_the_store_must_not_lie_in_an_input(groups: Path, root: Path) -> None:
     assert score(groups, "http://127.0.0.1:9/v1", "--requests", str(groups / "requests")) == EXIT_USAGE
     assert not (groups / "requests").exists()

@@ -18,7 +18,7 @@ from stateplay_rl.config.verify import SignalConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import EXIT_CHECK, CorruptionError, InputError, UsageError
 from stateplay_rl.nft.signal import ALIKE_BELOW_POINTS, BOTH_MODES_SHARE, CLEAR_COSINE, gradient_cosine
-from stateplay_rl.stages import verify_signal
+from stateplay_rl.stages import signal_lines, verify_signal
 from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
 from stateplay_rl.stages.group_gradients import NO_ANCHORS, GroupData, group_gram
 from stateplay_rl.stages.scored_groups import read_scored_groups
@@ -408,7 +408,7 @@ def test_the_gram_matrix_is_that_of_the_groups_gradients(draws, chain, tmp_path)
 
 def test_the_thresholds_are_those_of_the_go_no_go():
     assert (ALIKE_BELOW_POINTS, BOTH_MODES_SHARE, CLEAR_COSINE) == (10.0, 0.5, 0.2)
-    assert verify_signal.GO_CANDIDATES == 96
+    assert signal_lines.GO_CANDIDATES == 96
 
 
 def test_groups_of_another_sampler_than_their_directorys_are_refused(chain, tmp_path):

@@ -43,7 +43,7 @@ def test_unfinished_names_the_command_to_run(tmp_path: Path) -> None:
 
 def test_another_kind_of_directory(tmp_path: Path) -> None:
     sealed(tmp_path / "g")
-    with pytest.raises(InputError, match="'groups' directory, a 'conditions' directory is needed"):
+    with pytest.raises(InputError, match="kind 'groups', one of kind 'conditions' is needed"):
         read_manifest(tmp_path / "g", schema="conditions")
 
 

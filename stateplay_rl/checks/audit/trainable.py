@@ -41,7 +41,7 @@ def require_trainable_audit(audit_dir: Path | None, world: WorldConfig, world_na
     """
     command = f"sprl audit-ckpt --world {world_name}"
     if audit_dir is None:
-        raise CheckError(f"world {world_name} has no audit", f"run `{command}`, then give its directory (audit: DIR)")
+        raise CheckError(f"world {world_name} has no audit", f"run `{command} --out DIR`, then give --audit DIR")
     if not audit_dir.is_dir():
         raise InputError(f"no audit directory {audit_dir}", f"run `{command}`")
     audit = read_audit(audit_dir, TRAINING_KEYS, f"run `{command} --overwrite`")

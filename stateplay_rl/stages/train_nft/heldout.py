@@ -14,6 +14,7 @@ from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import InputError, SprlError
 from stateplay_rl.judges.base import Judge
 from stateplay_rl.nft.statistics import bootstrap_mean
+from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256
 from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.train_nft.batches import BatchWork, judge_together
@@ -114,9 +115,12 @@ def evaluate(
     mine = []
     with ScoringQueue(judges, known, config.judging, workers=workers, in_flight=in_flight) as queue:
         try:
-            for _, group_id in roll_out_share(world, conditions, work.members, plan, groups, processes, "evaluate"):
-                mine.append(groups.read(group_id))
-                queue.put(mine[-1])
+            share = roll_out_share(world, conditions, work.members, plan, groups, processes, "evaluate")
+            with Progress("held-out videos", len(processes.mine(work.members)), "conditions") as progress:
+                for _, group_id in share:
+                    mine.append(groups.read(group_id))
+                    queue.put(mine[-1])
+                    progress.advance()
         except SprlError as error:
             failure = error
         judged = sorted(judge_together(queue, processes, work, failure), key=lambda g: g.condition_id)

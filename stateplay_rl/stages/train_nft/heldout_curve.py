@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
@@ -17,6 +19,7 @@ from stateplay_rl.stages.train_nft.in_flight import Judges
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.train_nft.state import Position
 from stateplay_rl.stages.train_nft.timing import PartTimer
+from stateplay_rl.stages.train_nft.trackers import Tracker
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.jsonl import LineLog
@@ -30,6 +33,7 @@ class HeldoutCurve:
     Args:
         judges: `training` judges within its budget, `referee` watches, and judges what the budget does not allow.
         viewers: who else looks at the videos.
+        tracker: gets what `heldout.jsonl` gets, its main figures.
         position: of the run; rewards and requests of evaluations are booked there.
         average: the evaluation average, when it is on.
     """
@@ -43,6 +47,7 @@ class HeldoutCurve:
     viewers: HeldoutViewers
     processes: Processes
     position: Position
+    tracker: Tracker
     average: EvaluationAverage | None = None
 
     def judge(self) -> Judge | None:
@@ -62,7 +67,7 @@ class HeldoutCurve:
         position = self.position
         if self.config.uses_api and judge is self.judges.training:
             position.heldout_requests += settings.conditions
-        on_main(self.processes, lambda: LineLog(self.run / layout.HELDOUT).append(result.line))
+        on_main(self.processes, lambda: self._write(result.line))
         if result.reward_mean is None:
             return [monitors.nothing_judged(done, settings.conditions)]
         position.rewards.append((done, result.reward_mean))
@@ -76,6 +81,11 @@ class HeldoutCurve:
         if not rewards or rewards[-1][0] != self.position.batches_done:
             return False
         return rewards[-1][1] >= max(reward for _, reward in rewards)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        LineLog(self.run / layout.HELDOUT).append(line)
+        shown = ("reward_mean", "by_class", "referee_mean", "frozen_display_share")
+        self.tracker.log({"heldout": {name: line[name] for name in shown}}, line["batch"])
 
     def _result(self, judge: Judge) -> heldout.Evaluation:
         policy = self.config.heldout.policy

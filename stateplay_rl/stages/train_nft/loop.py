@@ -31,6 +31,7 @@ from stateplay_rl.stages.train_nft.permissions import Gate
 from stateplay_rl.stages.train_nft.samples import BatchSamples, JudgedGroup, build_samples, plan_steps
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.train_nft.signal import signal_cosine
+from stateplay_rl.stages.train_nft.spending import Spending
 from stateplay_rl.stages.train_nft.timing import PartTimer, gpu_memory_mb
 from stateplay_rl.stages.train_nft.trackers import Tracker
 from stateplay_rl.stages.train_nft.update import Updater, UpdateStats
@@ -42,7 +43,7 @@ from stateplay_rl.worlds.base import World
 
 @dataclass
 class Trainer:
-    """Everything that a batch needs; built once a run. `booking` writes on rank 0 only, and is None elsewhere.
+    """Everything that a batch needs; built once a run. `booking` and `spending` are rank 0's, and None elsewhere.
 
     Args:
         plan: the segment that is trained.
@@ -67,6 +68,7 @@ class Trainer:
     booking: Booking | None
     position: state.Position
     tracker: Tracker
+    spending: Spending | None = None
     average: EvaluationAverage | None = None
     gate: Gate | None = None
     _first_seconds: float | None = field(default=None, init=False)
@@ -88,12 +90,13 @@ class Trainer:
             progress.advance(self.position.batches_done)
             while self.position.batches_done < total:
                 line = self._batch(self.position.batches_done)
-                progress.advance(note=self._note(line, left.after_one()))
+                progress.advance(note=self._note(line), left=left.after_one())
 
-    def _note(self, line: Mapping[str, Any], left: str) -> str:
+    def _note(self, line: Mapping[str, Any]) -> str:
         reward = "no group judged" if line["reward_mean"] is None else f"reward {line['reward_mean']:.1f}"
         heldout_reward = f", held-out {self.position.rewards[-1][1]:.1f}" if self.position.rewards else ""
-        return f"{reward}{heldout_reward}, {self._alarms} alarms, {left}"
+        paid = self.spending.words() if self.spending is not None else ""
+        return ", ".join(part for part in (f"{reward}{heldout_reward}", f"{self._alarms} alarms", paid) if part)
 
     def _batch(self, batch: int) -> dict[str, Any]:
         timer = PartTimer()
@@ -227,7 +230,11 @@ class Trainer:
         self._booking.book_outcome(batch, judged, samples)
         for alarm in alarms:
             LineLog(self.run / layout.ALARMS).append(alarm)
-        LineLog(self.run / layout.TIMINGS).append({"batch": batch, **timer.line()})
+        opens = batch == self.plan.first_batch
+        requests = None
+        if self.spending is not None:
+            requests = self.spending.of_batch(batch, [group.group_id for group in judged], opens_segment=opens)
+        LineLog(self.run / layout.TIMINGS).append({"batch": batch, **timer.line(), "requests": requests})
 
     def _checkpoint(self) -> None:
         """Every rank packs (state is replicated), rank 0 writes."""

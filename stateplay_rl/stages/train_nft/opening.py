@@ -27,6 +27,7 @@ from stateplay_rl.stages.train_nft.naming import run_name
 from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.permissions import Gate
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
+from stateplay_rl.stages.train_nft.spending import Spending
 from stateplay_rl.stages.train_nft.trackers import make_tracker
 from stateplay_rl.stages.train_nft.update import Updater
 from stateplay_rl.stores import layout
@@ -136,8 +137,19 @@ def build_trainer(
     checkpoints = CheckpointStore(out / layout.CHECKPOINTS_FOLDER, keep=config.keep_checkpoints)
     position = _restore(checkpoints, world, updater, average, out, ledger, processes)
     held_out = Judges(parts.heldout_judge, referee=parts.judges.referee)
+    tracker = make_tracker(config.tracker, out, processes, run_name(config, command.plan))
     curve = HeldoutCurve(
-        config, command.plan, out, world, parts.conditions, held_out, parts.viewers, processes, position, average
+        config=config,
+        plan=command.plan,
+        run=out,
+        world=world,
+        conditions=parts.conditions,
+        judges=held_out,
+        viewers=parts.viewers,
+        processes=processes,
+        position=position,
+        tracker=tracker,
+        average=average,
     )
     trainer = Trainer(
         config=config,
@@ -154,7 +166,8 @@ def build_trainer(
         processes=processes,
         booking=None if ledger is None else Booking(ledger, folder, in_flight),
         position=position,
-        tracker=make_tracker(config.tracker, out, processes, run_name(config, command.plan)),
+        spending=None if ledger is None else Spending(out, (*parts.judges.all(), parts.heldout_judge)),
+        tracker=tracker,
         average=average,
         gate=command.gate,
     )

@@ -23,7 +23,10 @@ def shards_of(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
         return _in_folder(path)
     if not path.is_file():
-        raise InputError(f"weight file not found: {path}", "check the paths in the world file")
+        raise InputError(
+            f"weight file not found: {path}",
+            "check the path; paths in a world file start at that file",
+        )
     return _in_index(path) if path.name.endswith(INDEX_SUFFIX) else (path,)
 
 

@@ -82,7 +82,10 @@ def stream(path: Path, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
 
 def _list_safetensors(path: Path) -> Iterator[StoredTensor]:
     if not path.is_file():
-        raise InputError(f"weight file not found: {path}", "check the paths in the world file")
+        raise InputError(
+            f"weight file not found: {path}",
+            "check the path; paths in a world file start at that file",
+        )
     with _safetensors(path) as file:
         for name in file.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
             part = file.get_slice(name)
@@ -122,7 +125,10 @@ def _open_torch(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, Tens
 def _torch_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a torch file, mapped; nested dictionaries come out with dotted names."""
     if not path.is_file():
-        raise InputError(f"weight file not found: {path}", "check the paths in the world file")
+        raise InputError(
+            f"weight file not found: {path}",
+            "check the path; paths in a world file start at that file",
+        )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:

@@ -33,7 +33,10 @@ def read_safetensors(paths: Sequence[Path]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in paths:
         if not path.is_file():
-            raise InputError(f"weight file not found: {path}", "check the paths in the world file")
+            raise InputError(
+                f"weight file not found: {path}",
+                "check the path; paths in a world file start at that file",
+            )
         try:
             with safe_open(str(path), framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)

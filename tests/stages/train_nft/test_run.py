@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stateplay_rl.errors import EXIT_OUTSIDE, InputError, JudgeDownError, OutputError, OutsideError, UsageError
-from stateplay_rl.stages.train_nft import booking, loop, update
+from stateplay_rl.stages.train_nft import booking, loop, opening, update
 from stateplay_rl.stages.train_nft import run as stage
 from stateplay_rl.stages.train_nft.heldout_curve import HeldoutCurve
 from stateplay_rl.stages.train_nft.inputs import TrainInputs
@@ -214,6 +215,30 @@ def test_metrics_hold_no_nan(lab: Lab, tmp_path: Path) -> None:
         for text in (tmp_path / "run" / name).read_text().splitlines():
             json.loads(text, parse_constant=pytest.fail)
     read_manifest(tmp_path / "run", schema="run", verify_files=True)
+
+
+def test_a_tracker_gets_the_batches_and_the_evaluations(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[tuple[int, str]] = []
+
+    class Fake:
+        def log(self, values: Mapping[str, Any], step: int) -> None:
+            logged.append((step, "heldout" if "heldout" in values else "batch"))
+            assert values.get("heldout", values)["reward_mean"] is not None
+
+        def finish(self) -> None:
+            logged.append((-1, "finished"))
+
+    monkeypatch.setattr(opening, "make_tracker", lambda *_: Fake())
+    lab.run(tmp_path / "run")
+    evaluations = [line["batch"] for line in LineLog(tmp_path / "run" / layout.HELDOUT).read()]
+    batches = [line["batch"] for line in LineLog(tmp_path / "run" / layout.METRICS).read()]
+    assert [step for step, what in logged if what == "heldout"] == evaluations
+    assert [step for step, what in logged if what == "batch"] == batches
+    assert logged[-1] == (-1, "finished")
+    steps = [step for step, _ in logged[:-1]]
+    assert steps == sorted(steps), "some trackers take no step back"
 
 
 def test_only_the_last_checkpoints_and_the_best_stay(lab: Lab, tmp_path: Path) -> None:
