@@ -113,7 +113,7 @@ def random_world(name: str, device: torch.device, dtype: str, *, checkpointing: 
         WorldHashes("0" * 64, "0" * 64),
         device=device,
         compute_dtype=compute,
-        gradient_checkpointing=checkpointing,
+        checkpointing="full" if checkpointing else "off",
     )
 
 

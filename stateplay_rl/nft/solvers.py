@@ -55,8 +55,9 @@ def euler_steps(
         x = pin(x)
     # Differences of a float32 grid taken in float64: rounding once, not twice.
     deltas = (next_sigmas(sigmas).double() - sigmas.double()).tolist()
-    for sigma, delta in zip(sigmas, deltas, strict=True):
-        sigma_B = sigma.to(x.device, torch.float32).expand(x.shape[0])
+    # Moved once: a copy to a GPU inside the loop would wait for everything queued there.
+    for sigma, delta in zip(sigmas.to(x.device, torch.float32), deltas, strict=True):
+        sigma_B = sigma.expand(x.shape[0])
         velocity = velocity_fn(x, sigma_B)
         x = x + velocity.to(latent_dtype) * delta
         if pin is not None:

@@ -66,7 +66,8 @@ def sample_candidates(
     drawn = noise if isinstance(noise, Tensor) else initial_noise(conditions, noise)
     if len(drawn) != len(conditions) or drawn.shape[2] != conditions.latent_frames:
         raise ValueError(f"noise {list(drawn.shape)} does not fit {len(conditions)} rows of f slots")
-    with world.policies.use(policy), torch.inference_mode():
+    # Not inference mode: compiled blocks would be compiled once more for its tensors.
+    with world.policies.use(policy), torch.no_grad():
         states = world.states(conditions)
         latents_BCfHW = euler(
             lambda x, sigma_B: world.velocity(x, sigma_B, conditions, states).velocity_BCfHW,
@@ -75,5 +76,4 @@ def sample_candidates(
             pin_first_slot(conditions.first_latent_BC1HW),
             latent_dtype,
         )
-    # Cast outside inference mode: what leaves here may be part of a training graph.
-    return latents_BCfHW.clone().to(STORED_DTYPE)
+    return latents_BCfHW.to(STORED_DTYPE)

@@ -39,8 +39,8 @@ H200_SAMPLE_SECONDS, H200_ANCHOR_SECONDS = 0.96, 0.72
 """Old forward, live forward and backward with checkpointing; the anchors' forward and backward."""
 CPU_STEP_SECONDS, CPU_DECODE_SECONDS, CPU_SAMPLE_SECONDS = 0.020, 0.12, 0.065
 """arena on one core of a 2024 server."""
-ACTIVATION_TENSORS = {True: 2.1, False: 17.0}
-"""Token-by-width tensors per block that stay for the backward, with checkpointing and without; from performance.md."""
+ACTIVATION_TENSORS = {"full": 2.1, "selective": 9.5, "off": 17.0}
+"""Token-by-width tensors per block that stay for the backward, by checkpointing; measured, selective is the mean."""
 DECODE_GIB_AT_FULL_SIZE, FULL_SIZE_PIXELS = 15.2, 480 * 832 * 97
 SECONDS_PER_DAY = 86_400.0
 

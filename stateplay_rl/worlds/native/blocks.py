@@ -10,6 +10,7 @@ import torch
 from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
 
@@ -28,6 +29,18 @@ def attend(q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | 
     return out_BhNd.transpose(1, 2).flatten(2)
 
 
+def attend_by(backend: SDPBackend | None, q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor) -> Tensor:
+    """`attend` by one named kernel and no other; None leaves the choice to torch.
+
+    Raises:
+        RuntimeError: the kernel does not take these tensors (device, dtype or head width).
+    """
+    if backend is None:
+        return attend(q_BhNd, k_BhKd, v_BhKd)
+    with sdpa_kernel(backend):
+        return attend(q_BhNd, k_BhKd, v_BhKd)
+
+
 def rotate(x_BhNd: Tensor, rotary: Rotary) -> Tensor:
     """Rotary position embedding in float32; tables are [N, d/2] cosines and sines of interleaved pairs."""
     cos, sin = rotary
@@ -36,14 +49,21 @@ def rotate(x_BhNd: Tensor, rotary: Rotary) -> Tensor:
 
 
 class RotarySelfAttention:
-    """Attention processor (diffusers' extension point) with float32 rotary tables and plain SDPA."""
+    """Attention processor (diffusers' extension point) with float32 rotary tables and plain SDPA.
+
+    Args:
+        backend: the kernel; None leaves the choice to torch.
+    """
+
+    def __init__(self, backend: SDPBackend | None = None) -> None:
+        self.backend = backend
 
     def __call__(self, attn: WanAttention, x_BND: Tensor, rotary: Rotary) -> Tensor:
         """Self-attention of all video tokens, [B, N, D]."""
         value = attn.to_v(x_BND)
         query = rotate(split_heads(attn.norm_q(attn.to_q(x_BND)).type_as(value), attn.heads), rotary)
         key = rotate(split_heads(attn.norm_k(attn.to_k(x_BND)).type_as(value), attn.heads), rotary)
-        return attn.to_out[0](attend(query, key, split_heads(value, attn.heads)))  # type: ignore[no-any-return]
+        return attn.to_out[0](attend_by(self.backend, query, key, split_heads(value, attn.heads)))  # type: ignore[no-any-return]
 
 
 class MultiHeadAttention(nn.Module):
@@ -103,6 +123,10 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
         if latent_state is not None:
             self.latent_state_attention = CouplingAttention(sizes.dim, latent_state, sizes.eps)
 
+    def use_attention(self, backend: SDPBackend | None) -> None:
+        """Kernel of self-attention and text attention; the coupling is masked and stays with torch's choice."""
+        self.attn1.processor.backend = backend
+
     def text_keys_values(self, text_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Text keys and values [B, h, L, d]; they depend on neither sigma nor latents."""
         value = self.attn2.to_v(text_BLD)
@@ -133,7 +157,9 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
 
         x = self.norm2(hidden_BfSD.float()).to(dtype).flatten(1, 2)
         query = self.attn2.norm_q(self.attn2.to_q(x)).type_as(text_value_BhLd)
-        x = attend(split_heads(query, self.attn2.heads), text_key_BhLd, text_value_BhLd)
+        x = attend_by(
+            self.attn1.processor.backend, split_heads(query, self.attn2.heads), text_key_BhLd, text_value_BhLd
+        )
         hidden_BfSD = hidden_BfSD + self.attn2.to_out[0](x).unflatten(1, (slots, -1))
 
         if self.latent_state_attention is not None:

@@ -17,14 +17,20 @@ from diffusers.models.normalization import FP32LayerNorm
 from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed, WanTimeTextImageEmbedding
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
 from torch.utils.checkpoint import checkpoint
 
+from stateplay_rl.config.world import Checkpointing
 from stateplay_rl.errors import InputError
 from stateplay_rl.worlds.native.blocks import LatentStateBlock, Rotary
 from stateplay_rl.worlds.native.latent_state import LatentStateRollout, TransitionPredictor
 from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
 
 MAX_POSITIONS = 1024
+GRAPHS = 64
+"""Compiled variants of a block that may exist before torch gives up compiling."""
+SELECTIVE_EVERY = 2
+"""With selective checkpointing, every second block is recomputed: half the memory for half the extra forward."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class LatentStateTransformer(nn.Module):
         self.sizes = sizes
         self.latent_state = latent_state
         self.compute_dtype = compute_dtype
-        self.gradient_checkpointing = False
+        self.checkpointing: Checkpointing = "off"
         dim = sizes.dim
         self.patch_embedding = nn.Conv3d(sizes.in_channels, dim, sizes.patch, sizes.patch)
         self.condition_embedder = WanTimeTextImageEmbedding(dim, sizes.freq_dim, dim * 6, sizes.text_dim)
@@ -163,7 +169,7 @@ class LatentStateTransformer(nn.Module):
             time_BfD, modulation_Bf6D = self._time(timesteps_B, slots)
             actions = self._actions(action_bins_BfK)
             hidden_BfSD = tokens_BfhwD.flatten(2, 3)
-            recompute = self.gradient_checkpointing and torch.is_grad_enabled()
+            recomputed = self._recomputed_blocks()
             for index, block in enumerate(self.blocks):
                 inputs = (
                     hidden_BfSD,
@@ -175,7 +181,7 @@ class LatentStateTransformer(nn.Module):
                     state_tokens_BND,
                     visible_NK,
                 )
-                if recompute:
+                if index in recomputed:
                     hidden_BfSD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
                 else:
                     hidden_BfSD = block(*inputs)
@@ -184,8 +190,19 @@ class LatentStateTransformer(nn.Module):
             velocity_BCfHW = self._head(hidden_BfSD, time_BfD, height, width)
         return velocity_BCfHW, kept
 
+    def use_attention(self, backend: SDPBackend | None) -> None:
+        """Kernel of self-attention and text attention; None leaves the choice to torch."""
+        for block in self._blocks():
+            block.use_attention(backend)
+
     def compile_blocks(self, **options: object) -> None:
-        """Compile every block (and one transition step) in place; parameter names do not change."""
+        """Compile every block (and one transition step) in place; parameter names do not change.
+
+        All blocks share one graph for each shape, and one more for each way that gradients flow: none, into the
+        states only (the first block of a frozen trunk), into hidden state and states. So there are more graphs
+        than torch's limit, above which it would quietly run uncompiled.
+        """
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
         for block in self._blocks():
             block.compile(**options)
         if self.latent_state_rollout is not None:
@@ -195,6 +212,11 @@ class LatentStateTransformer(nn.Module):
 
     def _blocks(self) -> list[LatentStateBlock]:
         return [block for block in self.blocks if isinstance(block, LatentStateBlock)]
+
+    def _recomputed_blocks(self) -> range:
+        if self.checkpointing == "off" or not torch.is_grad_enabled():
+            return range(0)
+        return range(0, len(self.blocks), 1 if self.checkpointing == "full" else SELECTIVE_EVERY)
 
     def _autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, dtype=self.compute_dtype, enabled=self.compute_dtype is not torch.float32)

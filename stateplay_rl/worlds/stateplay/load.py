@@ -46,7 +46,7 @@ def load_checkout_world(config: WorldConfig, spec: WorldSpec, device: torch.devi
         {"backend": "stateplay", "checkout": checkout.record},
         device=device,
         compute_dtype=dtype,
-        gradient_checkpointing=config.gradient_checkpointing,
+        gradient_checkpointing=config.gradient_checkpointing == "full",
         model_fn_kwargs=config.checkout_options.model_fn_kwargs,
     )
 

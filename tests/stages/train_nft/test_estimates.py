@@ -52,7 +52,7 @@ def test_memory_fits_the_figures_that_it_comes_from(world: WorldConfig) -> None:
     config = TrainNftConfig()
     sizes = estimates.measure_sizes(config, world, 97)
     with_checkpointing = estimates.memory_gib(config, world, sizes, 97, 1)
-    without = estimates.memory_gib(config, world.model_copy(update={"gradient_checkpointing": False}), sizes, 97, 1)
+    without = estimates.memory_gib(config, world.model_copy(update={"gradient_checkpointing": "off"}), sizes, 97, 1)
     assert with_checkpointing["weights"] + with_checkpointing["activations"] == pytest.approx(13.6, abs=1.0)
     assert without["weights"] + without["activations"] == pytest.approx(38.5, abs=3.0)
     shared = config.model_copy(update={"parallel": config.parallel.model_copy(update={"strategy": "sharded"})})
