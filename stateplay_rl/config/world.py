@@ -123,6 +123,10 @@ class SpeedOptions(FrozenConfig):
         "choice), cudnn, flash, efficient; `sprl verify profile` measures them",
     )
     compile: Switch = Field(default="auto", description="compile the repeated block once per shape: auto, on, off")
+    park_text: Switch = Field(
+        default="auto",
+        description="text encoder on the host between prompts; auto: on cards with less than 64 GiB",
+    )
     vae: Switch = Field(
         default="auto", description="VAE with channels last, fused norms and 2x2 upsampling: auto, on, off"
     )

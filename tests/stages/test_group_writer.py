@@ -83,8 +83,13 @@ def test_an_interruption_leaves_whole_groups(
     conditions: ConditionStore, drawn: list[DrawnGroup], tmp_path: Path
 ) -> None:
     groups = GroupStore(tmp_path)
-    with pytest.raises(KeyboardInterrupt), GroupWriter(conditions, groups) as writer:
-        writer.put(drawn[0])
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with GroupWriter(conditions, groups) as writer:
+            writer.put(drawn[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert groups.finished() == (drawn[0].group_id,)
     groups.read(drawn[0].group_id).verify()

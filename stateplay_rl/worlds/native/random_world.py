@@ -93,6 +93,9 @@ class NoText:
     def __init__(self) -> None:
         self.model = nn.Identity()
 
+    def park(self) -> None:
+        """Nothing to put away."""
+
     def encode(self, prompts: Sequence[str]) -> Tensor:
         raise UsageError(f"this world has no text encoder for {len(prompts)} prompts", "draw the contexts")
 

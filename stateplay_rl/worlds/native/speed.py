@@ -22,6 +22,9 @@ BACKENDS: Mapping[Attention, SDPBackend] = {
 HOPPER = (9, 0)
 """From this compute capability on, cuDNN's attention beats torch's default flash kernel (measured: 1.7 times)."""
 
+ROOMY_BYTES = 64 << 30
+"""A card with less cannot hold text encoder and uncheckpointed activations of the real world together."""
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -31,11 +34,13 @@ class Speed:
         attention: kernel of self-attention and text attention; None leaves the choice to torch.
         compiled: the repeated block is compiled, once per shape.
         fused_vae: the VAE runs channels-last with fused norms (`vae_fused`).
+        parked_text: the text encoder's weights rest on the host between prompts.
     """
 
     attention: SDPBackend | None = None
     compiled: bool = False
     fused_vae: bool = False
+    parked_text: bool = False
 
 
 PLAIN = Speed()
@@ -47,11 +52,16 @@ def resolve_speed(options: SpeedOptions, device: torch.device, compute_dtype: to
         attention=_attention(options.attention, device, compute_dtype),
         compiled=_on(options.compile, device),
         fused_vae=_on(options.vae, device),
+        parked_text=_small(device) if options.park_text == "auto" else options.park_text == "on",
     )
 
 
 def _on(switch: Switch, device: torch.device) -> bool:
     return device.type == "cuda" if switch == "auto" else switch == "on"
+
+
+def _small(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory < ROOMY_BYTES
 
 
 def _attention(name: Attention, device: torch.device, compute_dtype: torch.dtype) -> SDPBackend | None:

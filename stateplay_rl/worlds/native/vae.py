@@ -210,7 +210,7 @@ class VideoVae(nn.Module):
         """
         pixels_B3Thw = self.decode_pixels(latents_BCfHW).float().clamp(-1.0, 1.0)
         levels = ((pixels_B3Thw + 1.0) * 127.5).round().to(torch.uint8)
-        return levels.permute(0, 2, 3, 4, 1).contiguous().cpu().numpy()
+        return _to_host(levels.permute(0, 2, 3, 4, 1).contiguous()).numpy()
 
     # -- helpers -------------------------------------------------------------------------------------
 
@@ -258,6 +258,16 @@ class VideoVae(nn.Module):
     def export_weights(self) -> dict[str, Tensor]:
         """Tensors under the key names that `load_weights` reads."""
         return {key.removeprefix("model."): value.contiguous() for key, value in self.state_dict().items()}
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    """A copy on the CPU; from a GPU through pinned memory, which is many times faster for whole videos."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return host
 
 
 def _module_key(key: str) -> str:

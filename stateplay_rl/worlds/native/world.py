@@ -112,6 +112,8 @@ class NativeWorld:
         if speed.compiled:
             self.transformer.compile_blocks(dynamic=False)
         modules.vae.use_fused(speed.fused_vae)
+        if speed.parked_text:
+            modules.text.park()
         self._tokenizer = modules.tokenizer.eval().requires_grad_(False)
         self._vae = modules.vae
         self._text = modules.text
