@@ -8,8 +8,8 @@ Shapes: B = 1 batch, C latent channels, f latent slots, H W latent grid, N token
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -53,18 +53,13 @@ def compare_transformer(meter: Meter, workload: Workload, repeats: int) -> Gener
     yield "forward, eager", meter.measure(forward, repeats)
     if not meter.on_gpu:
         return
-    ways: tuple[tuple[str, Callable[[], object], bool], ...] = (
-        ("forward, compiled", forward, False),
-        ("forward, compiled, cuDNN", forward, True),
-        ("forward+backward, compiled, cuDNN", both, True),
-    )
-    for name, work, cudnn in ways:
-        with _compiled(model), sdpa_kernel(SDPBackend.CUDNN_ATTENTION) if cudnn else nullcontext():
-            yield name, meter.measure(work, repeats)
-    model.enable_gradient_checkpointing()
-    model.train()
     with _compiled(model), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        yield "forward, compiled, cuDNN", meter.measure(forward, repeats)
+        yield "forward+backward, compiled, cuDNN", meter.measure(both, repeats)
+        model.enable_gradient_checkpointing()
         yield "forward+backward, compiled, cuDNN, checkpointed", meter.measure(both, repeats)
+    with _compiled(model):
+        yield "forward, compiled", meter.measure(forward, repeats)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stateplay_rl.config.world import Checkpointing
 from stateplay_rl.stages.profile.floors import Floors
-from stateplay_rl.stages.profile.workload import Workload
+from stateplay_rl.stages.profile.workload import MICRO_STEPS, Workload
 
 REAL_PRESET, REAL_FRAMES = "stateplay-5b", 97
 """What the targets hold for."""
@@ -24,6 +24,8 @@ class Row:
         checkpointing: of the blocks, while it is timed.
         target_gib: peak memory to stay below.
         traced: its kernels are summarised, too.
+        parts: equal pieces in one call; seconds are of one.
+        long: a call takes seconds, so that one is enough behind its figure.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Row:
     checkpointing: Checkpointing = "off"
     target_gib: float | None = None
     traced: bool = False
+    parts: int = 1
+    long: bool = False
 
 
 def table(floors: Floors, decode_floor: float, encode_floor: float, steps: tuple[int, int]) -> tuple[Row, ...]:
@@ -49,23 +53,31 @@ def table(floors: Floors, decode_floor: float, encode_floor: float, steps: tuple
     def candidate(steps: int) -> float:
         return steps * floors.forward + decode_floor
 
+    def trains(
+        name: str, floor: float, target: float | None, checkpointing: Checkpointing, anchors: bool = False
+    ) -> Row:
+        return Row(
+            name,
+            lambda w: w.micro_steps(anchors=anchors),
+            floor,
+            target,
+            checkpointing,
+            traced=checkpointing == "off" and not anchors,
+            parts=MICRO_STEPS,
+            long=True,
+        )
+
     return (
+        Row("forward", lambda w: w.forward(), floors.forward, 0.220, traced=True),
         Row("decode", lambda w: w.decode(), decode_floor, 1.3, traced=True),
         Row("encode", lambda w: w.encode(), encode_floor, 0.5, traced=True),
-        Row("states and text", lambda w: w.condition_parts(), None, None, traced=True),
-        Row("forward", lambda w: w.forward(), floors.forward, 0.220, traced=True),
         Row("forward+backward", lambda w: w.both(), floors.both, 0.530, "off", 40.0, traced=True),
-        Row("micro-step", lambda w: w.micro_step(anchors=False), micro, 0.770, traced=True),
-        Row("micro-step, anchors", lambda w: w.micro_step(anchors=True), micro + floors.both, 1.330),
-        Row(f"candidate, {many} steps", lambda w: w.candidate(many), candidate(many), 8.1),
-        Row(f"candidate, {few} steps", lambda w: w.candidate(few), candidate(few), 4.2),
+        trains("micro-step", micro, 0.770, "off"),
+        trains("micro-step, anchors", micro + floors.both, 1.330, "off", anchors=True),
+        Row(f"candidate, {many} steps", lambda w: w.candidate(many), candidate(many), 8.1, long=True),
+        Row(f"candidate, {few} steps", lambda w: w.candidate(few), candidate(few), 4.2, long=True),
         Row("forward+backward, checkpointed", lambda w: w.both(), floors.checkpointed, 0.720, "full"),
-        Row("micro-step, checkpointed", lambda w: w.micro_step(anchors=False), micro + floors.forward, 0.960, "full"),
-        Row(
-            "micro-step, selective",
-            lambda w: w.micro_step(anchors=False),
-            micro + floors.forward / 2,
-            0.960,
-            "selective",
-        ),
+        trains("micro-step, checkpointed", micro + floors.forward, 0.960, "full"),
+        trains("micro-step, selective", micro + floors.forward / 2, None, "selective"),
+        Row("states and text", lambda w: w.condition_parts(), None, None),
     )

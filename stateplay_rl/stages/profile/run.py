@@ -194,17 +194,17 @@ def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Rec
             out.write_json(layout.PROFILE, record.values)
             progress.say(f"{row.name}: {_say(record.values['rows'][row.name])}")
             progress.advance()
-    if config.compare:
-        _compare(config, workload, meter, record)
     record.part("compilation", lambda: _compilation(preset, workload, frames + 4))
     record.part("loop_without_waiting", lambda: _loop(workload))
     record.part("transformer_drift", lambda: numerics.transformer_drift(workload))
     record.part("vae_drift", lambda: numerics.vae_drift(workload))
+    if config.compare:
+        _compare(config, workload, meter, record)
 
 
 def _row(config: ProfileConfig, row: Row, workload: Workload, meter: Meter, record: Record, real: bool) -> None:
     world = workload.world
-    repeats = config.repeats if "candidate" not in row.name else 1
+    repeats = 1 if row.long else config.repeats
     part = Record(record.began, record.limit)
     with _checkpointing(world, row):
         part.part("row", lambda: asdict(meter.measure(lambda: row.work(workload), repeats)))
@@ -212,6 +212,9 @@ def _row(config: ProfileConfig, row: Row, workload: Workload, meter: Meter, reco
             part.part("trace", lambda: trace.summarise(meter, lambda: row.work(workload)))
     line = {"checkpointing": row.checkpointing, "floor": row.floor, **part.values["row"]}
     if "seconds" in line:
+        line["seconds"] /= row.parts
+        if row.name.startswith("candidate"):
+            line["parts_seconds"] = workload.candidate_parts
         line["to_floor"] = line["seconds"] / row.floor if row.floor else None
     if real:
         line |= {"target": row.target, "target_gib": row.target_gib}
@@ -223,8 +226,9 @@ def _row(config: ProfileConfig, row: Row, workload: Workload, meter: Meter, reco
 def _say(line: dict[str, Any]) -> str:
     if "seconds" not in line:
         return str(line.get("failed") or line["left_out"])
+    parts = {name: round(value, 2) for name, value in line.get("parts_seconds", {}).items()}
     peak = "" if line["peak_gib"] is None else f", {line['peak_gib']:.1f} GiB"
-    return f"{line['seconds']:.4f} s (first call {line['first_seconds']:.1f} s{peak})"
+    return f"{line['seconds']:.4f} s (first call {line['first_seconds']:.1f} s{peak}) {parts or ''}"
 
 
 @contextmanager

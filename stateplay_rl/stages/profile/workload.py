@@ -6,6 +6,8 @@ tokens, D text width.
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +21,7 @@ from stateplay_rl.distributed import Processes
 from stateplay_rl.nft.randomness import DrawKey, generator, normal
 from stateplay_rl.nft.schedule import sampling_sigmas
 from stateplay_rl.nft.solvers import euler_steps, pin_first_slot
+from stateplay_rl.stages.profile.meter import Meter
 from stateplay_rl.stages.train_nft.gradients import global_gradient
 from stateplay_rl.stages.train_nft.objective import Objective, RealClip, Visit
 from stateplay_rl.stages.train_nft.samples import Sample
@@ -33,6 +36,8 @@ from stateplay_rl.worlds.sampling import sample_candidates
 SIGMA = 0.6
 PROMPT_TOKENS = 24
 OPTIMALITY = 0.7
+MICRO_STEPS = 4
+"""A group's candidates."""
 OLD_SHIFT = 1e-3
 """Live is moved this much away from old, so that no product of the loss is trivially zero."""
 
@@ -48,6 +53,8 @@ class Workload:
 
     def __init__(self, world: NativeWorld, preset: str, frames: int) -> None:
         self.world = world
+        self.meter = Meter(world.device)
+        self.candidate_parts: dict[str, float] = {}
         self.slots = world.spec.latent_frames(frames)
         if world.policies.distance("live", "old") == 0:
             groups = world.set_mode("transition")
@@ -105,12 +112,14 @@ class Workload:
 
     # -- training ---------------------------------------------------------------------------------------------
 
-    def micro_step(self, *, anchors: bool) -> None:
-        """One sample's share of an optimizer step, by the code that trains: old forward, live forward, backward."""
-        sample = Sample("profile", "profile", 0, OPTIMALITY, self.slots)
-        gradient = global_gradient(
-            self._objective(), [sample], Visit(0, 0, anchors=anchors), self.parameters, self._alone
-        )
+    def micro_steps(self, *, anchors: bool) -> None:
+        """`MICRO_STEPS` samples' share of an optimizer step, by the code that trains.
+
+        Each is an old forward, a live forward and its backward; one prepares while the one before is computed.
+        """
+        samples = [Sample("profile", "profile", number, OPTIMALITY, self.slots) for number in range(MICRO_STEPS)]
+        visit = Visit(0, 0, anchors=anchors)
+        gradient = global_gradient(self._objective(), samples, visit, self.parameters, self._alone)
         assert gradient.is_finite, "the profile's gradient is not finite"
 
     def _objective(self) -> Objective:
@@ -137,17 +146,28 @@ class Workload:
         self.world.encode_video(self.video_ThwC)
 
     def candidate(self, steps: int) -> None:
-        """First frame, states, all steps, decode, mp4: a candidate as `sprl rollout` makes it, its text given."""
+        """First frame, states, all steps, decode, mp4: a candidate as `sprl rollout` makes it, its text given.
+
+        Seconds of the parts are kept in `candidate_parts`.
+        """
+        times = [time.perf_counter()]
         first = self.world.encode_video(self.first_frame_1hwC)[None].to(self.world.device)
         conditions = ConditionBatch(
             self.conditions.condition_ids, first, self.conditions.action_bins_BfK, self.conditions.text_BLD
         )
+        times.append(time.perf_counter())
         latents = sample_candidates(
             self.world, conditions, policy="old", sigmas=sampling_sigmas(steps), noise=[generator(0)]
         )
+        self.meter.wait()
+        times.append(time.perf_counter())
         frames = self.world.decode(latents.float())
+        times.append(time.perf_counter())
         with TemporaryDirectory() as folder:
             encode_mp4(Path(folder) / "candidate.mp4", frames[0], self.world.spec.fps)
+        times.append(time.perf_counter())
+        names = ("first frame", "sample", "decode", "mp4")
+        self.candidate_parts = {name: b - a for name, (a, b) in zip(names, pairwise(times), strict=True)}
 
     def loop_without_waiting(self, steps: int) -> None:
         """Euler steps during which any wait of the host for the GPU is an error.

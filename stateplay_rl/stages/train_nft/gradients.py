@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stateplay_rl.distributed import Processes
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, Visit
+from stateplay_rl.stages.train_nft.objective import Objective, Prepared, Visit
 from stateplay_rl.stages.train_nft.samples import Sample
 
 
@@ -79,13 +79,19 @@ def global_gradient(
     if objective.config.loss.full_schedule:
         levels = list(range(objective.visits_per_sample))
     visit = replace(visit, in_step=processes.lockstep)
+    pending: Pending | None = None
     for (call, level), counts in processes.turns([(call, level) for call in calls for level in levels]):
+        prepared = objective.prepare(call, visit, level)
+        # Only now: what comes next is queued behind the backward before anything waits for it.
+        bad += pending.bad() if pending else []
         if counts:
-            bad += _add_call(objective, call, visit, level, divisor, parameters, accumulated, sums)
+            pending = _add_call(objective, prepared, divisor, parameters, accumulated, sums)
         else:
             # Takes part in the collectives of sharded weights; adds nothing.
             nothing = [torch.zeros_like(total) for total in accumulated]
-            _add_call(objective, call, visit, level, divisor, parameters, nothing, LossSums())
+            _add_call(objective, prepared, divisor, parameters, nothing, LossSums())
+            pending = None
+    bad += pending.bad() if pending else []
     return _reduce(accumulated, sums, bad, parameters, processes)
 
 
@@ -97,31 +103,41 @@ def anchor_scale(objective: Objective, samples: Sequence[Sample], visit: Visit) 
     return len(samples) / with_clip if with_clip else 1.0
 
 
+@dataclass(frozen=True)
+class Pending:
+    """A call whose work is queued: which of its samples are not finite is known when the device has done it."""
+
+    samples: tuple[Sample, ...]
+    loss_B: Tensor
+    finite: Tensor
+
+    def bad(self) -> list[str]:
+        """The samples that were not finite; waits for the device."""
+        named = [f"{s.condition_id}/{s.candidate}" for s in self.samples]
+        bad = [name for name, ok in zip(named, torch.isfinite(self.loss_B).tolist(), strict=True) if not ok]
+        # A finite loss with a gradient that is not: any sample of the call may be the cause.
+        return bad if bad or bool(self.finite) else named
+
+
 def _add_call(
     objective: Objective,
-    call: Sequence[Sample],
-    visit: Visit,
-    level: int | None,
+    prepared: Prepared,
     divisor: int,
     parameters: Sequence[nn.Parameter],
     accumulated: Sequence[Tensor],
     sums: LossSums,
-) -> list[str]:
-    """One forward and backward; adds its gradient to `accumulated`, returns the samples that were not finite."""
-    prepared = objective.prepare(call, visit, level)
+) -> Pending:
+    """One forward and backward; adds its gradient to `accumulated`. Nothing waits for the backward."""
     with objective.world.policies.live_window():
         loss_B = objective.losses(prepared, sums).double()
         (loss_B.sum() / divisor).backward()  # type: ignore[no-untyped-call]
-    finite = True
+    finite = torch.ones((), dtype=torch.bool, device=loss_B.device)
     for parameter, total in zip(parameters, accumulated, strict=True):
         if parameter.grad is not None:
-            finite = finite and bool(torch.isfinite(parameter.grad).all())
+            finite = finite & torch.isfinite(parameter.grad).all()
             total += parameter.grad
             parameter.grad = None
-    named = [f"{s.condition_id}/{s.candidate}" for s in call]
-    bad = [name for name, ok in zip(named, torch.isfinite(loss_B).tolist(), strict=True) if not ok]
-    # A finite loss with a gradient that is not: any sample of the call may be the cause.
-    return bad if bad or finite else named
+    return Pending(prepared.samples, loss_B.detach(), finite)
 
 
 def _reduce(

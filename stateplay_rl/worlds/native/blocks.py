@@ -6,11 +6,15 @@ L text tokens, h heads, d head width.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
 
@@ -41,11 +45,30 @@ def attend_by(backend: SDPBackend | None, q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd
         return attend(q_BhNd, k_BhKd, v_BhKd)
 
 
+def attend_few(q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | None) -> Tensor:
+    """`attend` to a few keys as two plain products in float32.
+
+    The fused kernels share the keys among their thread blocks, also in the backward: a hundred keys occupy a few
+    blocks of a GPU, each of which goes through all queries.
+    """
+    with torch.autocast(q_BhNd.device.type, enabled=False):
+        scores_BhNK = q_BhNd.float() @ k_BhKd.float().transpose(-1, -2) * q_BhNd.shape[-1] ** -0.5
+        if visible_NK is not None:
+            scores_BhNK = scores_BhNK.masked_fill(~visible_NK, -math.inf)
+        out_BhNd = (scores_BhNK.softmax(-1) @ v_BhKd.float()).type_as(q_BhNd)
+    return out_BhNd.transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
+
+
 def rotate(x_BhNd: Tensor, rotary: Rotary) -> Tensor:
-    """Rotary position embedding in float32; tables are [N, d/2] cosines and sines of interleaved pairs."""
+    """Rotary position embedding of interleaved pairs (even, odd), in float32.
+
+    even' = even cos - odd sin, odd' = odd cos + even sin; the tables are [N, d]: every cosine twice, and every sine
+    twice, the first time negative. Written as x cos + swapped(x) sin it is one pass over memory when compiled.
+    """
     cos, sin = rotary
-    even, odd = torch.unflatten(x_BhNd.float(), -1, (-1, 2)).unbind(-1)
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).type_as(x_BhNd)
+    x = x_BhNd.float()
+    swapped = torch.unflatten(x, -1, (-1, 2)).flip(-1).flatten(-2)
+    return (x * cos + swapped * sin).type_as(x_BhNd)
 
 
 class RotarySelfAttention:
@@ -53,17 +76,33 @@ class RotarySelfAttention:
 
     Args:
         backend: the kernel; None leaves the choice to torch.
+        recompute: normalise and rotate again in the backward instead of keeping the results. When compiled this
+            costs two passes over memory and saves two of about eighteen tensors of a block.
     """
 
-    def __init__(self, backend: SDPBackend | None = None) -> None:
+    def __init__(self, backend: SDPBackend | None = None, recompute: bool = False) -> None:
         self.backend = backend
+        self.recompute = recompute
 
     def __call__(self, attn: WanAttention, x_BND: Tensor, rotary: Rotary) -> Tensor:
         """Self-attention of all video tokens, [B, N, D]."""
         value = attn.to_v(x_BND)
-        query = rotate(split_heads(attn.norm_q(attn.to_q(x_BND)).type_as(value), attn.heads), rotary)
-        key = rotate(split_heads(attn.norm_k(attn.to_k(x_BND)).type_as(value), attn.heads), rotary)
-        return attn.to_out[0](attend_by(self.backend, query, key, split_heads(value, attn.heads)))  # type: ignore[no-any-return]
+
+        def query(x_BND: Tensor) -> Tensor:
+            return rotate(split_heads(attn.norm_q(x_BND).type_as(value), attn.heads), rotary)
+
+        def key(x_BND: Tensor) -> Tensor:
+            return rotate(split_heads(attn.norm_k(x_BND).type_as(value), attn.heads), rotary)
+
+        q_BhNd, k_BhNd = self.light(query, attn.to_q(x_BND)), self.light(key, attn.to_k(x_BND))
+        return attn.to_out[0](attend_by(self.backend, q_BhNd, k_BhNd, split_heads(value, attn.heads)))  # type: ignore[no-any-return]
+
+    def light(self, function: Callable[[Tensor], Tensor], x_BND: Tensor) -> Tensor:
+        """A cheap function of one tensor, recomputed in the backward where that is wanted."""
+        if self.recompute and torch.is_grad_enabled():
+            found: Tensor = checkpoint(function, x_BND, use_reentrant=False, preserve_rng_state=False)
+            return found
+        return function(x_BND)
 
 
 class MultiHeadAttention(nn.Module):
@@ -89,7 +128,11 @@ class MultiHeadAttention(nn.Module):
             split_heads(linear(x), self.heads)
             for linear, x in ((self.q, x_BND), (self.k, context_BKD), (self.v, context_BKD))
         )
-        return self.out(attend(query, key, value, visible_NK))  # type: ignore[no-any-return]
+        return self.out(self.read(query, key, value, visible_NK))  # type: ignore[no-any-return]
+
+    def read(self, q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | None) -> Tensor:
+        """The attention itself, [B, N, h*d]."""
+        return attend(q_BhNd, k_BhKd, v_BhKd, visible_NK)
 
 
 class CouplingAttention(MultiHeadAttention):
@@ -102,12 +145,18 @@ class CouplingAttention(MultiHeadAttention):
         super().__init__(dim, dim, sizes.coupling_width, sizes.coupling_heads)
         self.gate = nn.Parameter(torch.zeros(1))
         self.eps = eps
+        self.plain_products = False
 
     def forward(self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None) -> Tensor:
         """The gated update of the hidden state, float32 [B, N, D]."""
         # The known key names hold no norm of their own, so this one has no parameters.
         queries_BND = F.layer_norm(x_BND.float(), x_BND.shape[-1:], eps=self.eps).type_as(x_BND)
         return super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK).float() * self.gate.float()
+
+    def read(self, q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | None) -> Tensor:
+        """By `attend_few` where that is faster: it is the fused kernel's backward that is slow."""
+        way = attend_few if self.plain_products and torch.is_grad_enabled() else attend
+        return way(q_BhNd, k_BhKd, v_BhKd, visible_NK)
 
 
 class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
@@ -124,8 +173,17 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
             self.latent_state_attention = CouplingAttention(sizes.dim, latent_state, sizes.eps)
 
     def use_attention(self, backend: SDPBackend | None) -> None:
-        """Kernel of self-attention and text attention; the coupling is masked and stays with torch's choice."""
+        """Kernel of self-attention and text attention; None leaves the choice to torch.
+
+        With a kernel named, the coupling's masked attention to a few states is taken by plain products.
+        """
         self.attn1.processor.backend = backend
+        if self.latent_state_attention is not None:
+            self.latent_state_attention.plain_products = backend is not None
+
+    def prepare_to_compile(self) -> None:
+        """What only pays in a compiled block."""
+        self.attn1.processor.recompute = True
 
     def text_keys_values(self, text_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Text keys and values [B, h, L, d]; they depend on neither sigma nor latents."""
@@ -156,10 +214,11 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
         hidden_BfSD = (hidden_BfSD.float() + x.float() * gate1).to(dtype)
 
         x = self.norm2(hidden_BfSD.float()).to(dtype).flatten(1, 2)
-        query = self.attn2.norm_q(self.attn2.to_q(x)).type_as(text_value_BhLd)
-        x = attend_by(
-            self.attn1.processor.backend, split_heads(query, self.attn2.heads), text_key_BhLd, text_value_BhLd
+        way = self.attn1.processor
+        query_BhNd = way.light(
+            lambda x: split_heads(self.attn2.norm_q(x).type_as(text_value_BhLd), self.attn2.heads), self.attn2.to_q(x)
         )
+        x = attend_by(way.backend, query_BhNd, text_key_BhLd, text_value_BhLd)
         hidden_BfSD = hidden_BfSD + self.attn2.to_out[0](x).unflatten(1, (slots, -1))
 
         if self.latent_state_attention is not None:

@@ -22,6 +22,9 @@ BACKENDS: Mapping[Attention, SDPBackend] = {
 HOPPER = (9, 0)
 """From this compute capability on, cuDNN's attention beats torch's default flash kernel (measured: 1.7 times)."""
 
+GRAPHS = 64
+"""Compiled variants of one function: video lengths times ways that gradients flow, and shapes inside the VAE."""
+
 ROOMY_BYTES = 64 << 30
 """A card with less cannot hold text encoder and uncheckpointed activations of the real world together."""
 
@@ -54,6 +57,11 @@ def resolve_speed(options: SpeedOptions, device: torch.device, compute_dtype: to
         fused_vae=_on(options.vae, device),
         parked_text=_small(device) if options.park_text == "auto" else options.park_text == "on",
     )
+
+
+def allow_graphs() -> None:
+    """Raise torch's limit on compiled variants of one function, above which it would quietly run uncompiled."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
 
 
 def _on(switch: Switch, device: torch.device) -> bool:

@@ -25,10 +25,9 @@ from stateplay_rl.errors import InputError
 from stateplay_rl.worlds.native.blocks import LatentStateBlock, Rotary
 from stateplay_rl.worlds.native.latent_state import LatentStateRollout, TransitionPredictor
 from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
+from stateplay_rl.worlds.native.speed import allow_graphs
 
 MAX_POSITIONS = 1024
-GRAPHS = 64
-"""Compiled variants of a block that may exist before torch gives up compiling."""
 SELECTIVE_EVERY = 2
 """With selective checkpointing, every second block is recomputed: half the memory for half the extra forward."""
 
@@ -202,8 +201,9 @@ class LatentStateTransformer(nn.Module):
         states only (the first block of a frozen trunk), into hidden state and states. So there are more graphs
         than torch's limit, above which it would quietly run uncompiled.
         """
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
+        allow_graphs()
         for block in self._blocks():
+            block.prepare_to_compile()
             block.compile(**options)
         if self.latent_state_rollout is not None:
             self.latent_state_rollout.transition.compile(**options)
@@ -255,7 +255,7 @@ class LatentStateTransformer(nn.Module):
         return x.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)  # type: ignore[no-any-return]
 
     def _rotary_tables(self, slots: int, height: int, width: int, device: torch.device) -> Rotary:
-        """Float32 cosines and sines [N, head width / 2], once per shape and device."""
+        """Float32 cosines and signed sines [N, head width] as `rotate` wants them, once per shape and device."""
         key = (slots, height, width, device)
         if key not in self._rotary:
             if max(slots, height, width) > MAX_POSITIONS:
@@ -264,7 +264,9 @@ class LatentStateTransformer(nn.Module):
             with torch.inference_mode(False), torch.device("cpu"):
                 rope = WanRotaryPosEmbed(self.sizes.head_dim, (1, 1, 1), MAX_POSITIONS)
                 cos, sin = rope(torch.empty(1, 1, slots, height, width, device="meta"))
-                self._rotary[key] = (cos[0, :, 0, 0::2].to(device), sin[0, :, 0, 1::2].to(device))
+                cos, sin = cos[0, :, 0, 0::2], sin[0, :, 0, 1::2]
+                pairs = (torch.stack((cos, cos), -1), torch.stack((-sin, sin), -1))
+                self._rotary[key] = (pairs[0].flatten(1).to(device), pairs[1].flatten(1).to(device))
         return self._rotary[key]
 
     def _visible_states(self, slots: int, tokens_per_slot: int, device: torch.device) -> Tensor:

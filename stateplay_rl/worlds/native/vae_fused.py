@@ -23,6 +23,8 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import AvgDown3D, WanCausa
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stateplay_rl.worlds.native.speed import allow_graphs
+
 History = dict[nn.Module, Tensor]
 """Causal convolution -> the last frames of its input in the call before; belongs to one video."""
 
@@ -55,17 +57,21 @@ def place(out_BThwC: Tensor, x_BThwC: Tensor, bias_C: Tensor, shortcut_BThwC: Te
 
 @lru_cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    allow_graphs()
     return torch.compile(function)
 
 
-def _run(function: Callable[..., Any], x: Tensor, *rest: object) -> Any:
-    """One pass: compiled on a GPU, as it stands elsewhere. The channel count stays static, rows may vary."""
+def _run(function: Callable[..., None], x: Tensor, *rest: Tensor | None) -> None:
+    """One pass: compiled on a GPU, as it stands elsewhere. A graph for each channel count; rows may vary."""
     if x.device.type != "cuda":
-        return function(x, *rest)
+        function(x, *rest)
+        return
     for value in (x, *rest):
-        if isinstance(value, Tensor):
+        if value is not None:
             torch._dynamo.mark_static(value, value.dim() - 1)
-    return _compiled(function)(x, *rest)
+            if value.dim() == 2:
+                torch._dynamo.maybe_mark_dynamic(value, 0)
+    _compiled(function)(x, *rest)
 
 
 # -- convolutions ---------------------------------------------------------------------------------------------
