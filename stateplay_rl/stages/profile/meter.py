@@ -48,8 +48,8 @@ class Meter:
 
     def release(self) -> None:
         """Give unused memory back, so that the next peak is its own."""
-        gc.collect()
         if self.on_gpu:
+            gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
 
