@@ -76,7 +76,7 @@ def show(record: Mapping[str, Any]) -> None:
     console.print(_rows(record))
     if record["library"]:
         console.print(_library(record["library"]))
-    for name in ("compilation", "loop_without_waiting", "transformer_drift", "vae_drift"):
+    for name in ("checkpointing", "compilation", "loop_without_waiting", "transformer_drift", "vae_drift"):
         facts = ", ".join(f"{key} {_short(value)}" for key, value in record[name].items())
         console.print(f"{name.replace('_', ' ')}: {facts}", markup=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -194,6 +194,7 @@ def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Rec
             out.write_json(layout.PROFILE, record.values)
             progress.say(f"{row.name}: {_say(record.values['rows'][row.name])}")
             progress.advance()
+    record.part("checkpointing", lambda: _choice(record.values["rows"], config.cap_gib))
     record.part("compilation", lambda: _compilation(preset, workload, frames + 4))
     record.part("loop_without_waiting", lambda: _loop(workload))
     record.part("transformer_drift", lambda: numerics.transformer_drift(workload))
@@ -276,6 +277,21 @@ def _compilation(preset: str, workload: Workload, frames: int) -> dict[str, Any]
         "graphs_afterwards": counters["unique_graphs"] - second,
         "graphs": counters["unique_graphs"],
         "graph_breaks": sum(torch._dynamo.utils.counters["graph_break"].values()),
+    }
+
+
+def _choice(rows: Mapping[str, Mapping[str, Any]], cap_gib: float | None) -> dict[str, Any]:
+    """The least recomputation with which a micro-step ran within the memory that it was given."""
+    names = ("micro-step", "micro-step, selective", "micro-step, checkpointed")
+    ran = [rows[name] for name in names if "seconds" in rows.get(name, {})]
+    if not ran:
+        return {"gradient_checkpointing": None, "cap_gib": cap_gib}
+    found = ran[0]
+    return {
+        "gradient_checkpointing": found["checkpointing"],
+        "peak_gib": found["peak_gib"],
+        "seconds": found["seconds"],
+        "cap_gib": cap_gib,
     }
 
 

@@ -65,6 +65,7 @@ def test_the_rest_of_the_record(record: dict[str, Any]) -> None:
     for line in record["traces"].values():
         assert sum(line["kinds"].values()) == pytest.approx(1)
         assert line["top"]
+    assert record["checkpointing"]["gradient_checkpointing"] == "selective"  # the only one that was asked for
     assert record["compilation"]["graphs_afterwards"] == 0
     assert record["loop_without_waiting"] == {"steps": 3, "waits": 0}
     # Nothing is compiled in float32 on a CPU: the fast way is the plain one; the VAE's order of sums is another.
