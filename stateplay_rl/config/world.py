@@ -122,7 +122,10 @@ class SpeedOptions(FrozenConfig):
         description="kernel of self- and text attention: auto (cudnn from Hopper on, else torch), torch (its own "
         "choice), cudnn, flash, efficient; `sprl verify profile` measures them",
     )
-    compile: Switch = Field(default="auto", description="compile the repeated block once per shape: auto, on, off")
+    compile: Switch = Field(
+        default="auto",
+        description="compile the repeated block once per shape (never when weights are sharded): auto, on, off",
+    )
     park_text: Switch = Field(
         default="auto",
         description="text encoder on the host between prompts; auto: on cards with less than 64 GiB",

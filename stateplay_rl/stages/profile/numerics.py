@@ -17,6 +17,8 @@ from stateplay_rl.worlds.native.world import TIMESTEPS, NativeWorld
 
 VAE_SLOTS = 3
 """Slots of the decoded piece: the first, which is special, and two more."""
+VAE_SIDE = 16
+"""Its largest side in latents: float32 convolutions of a whole picture would not fit a small card."""
 
 
 def transformer_drift(workload: Workload) -> dict[str, float]:
@@ -51,9 +53,10 @@ def _float32_velocity(world: NativeWorld, workload: Workload) -> Tensor:
 def vae_drift(workload: Workload) -> dict[str, float]:
     """The same for a decoded and an encoded piece; `library` is diffusers' own loop in the world's dtype."""
     world = workload.world
-    latents = workload.clean_BCfHW[:, :, :VAE_SLOTS]
-    video = torch.from_numpy(workload.video_ThwC[None, : 4 * (VAE_SLOTS - 1) + 1])
     vae = world.modules.vae
+    latents = workload.clean_BCfHW[:, :, :VAE_SLOTS, :VAE_SIDE, :VAE_SIDE]
+    side = VAE_SIDE * vae.architecture.spatial_factor
+    video = torch.from_numpy(workload.video_ThwC[None, : 4 * (VAE_SLOTS - 1) + 1, :side, :side].copy())
     library, exact = plain_copy(vae, world.compute_dtype), plain_copy(vae, torch.float32)
     results = {}
     with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):

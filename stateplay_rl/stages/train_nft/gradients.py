@@ -72,26 +72,23 @@ def global_gradient(
     accumulated = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in parameters]
     visit = replace(visit, anchor_scale=anchor_scale(objective, samples, visit))
     sums = LossSums()
-    bad: list[str] = []
     divisor = len(samples) * objective.visits_per_sample
     calls = calls_of(samples, objective.config.optimizer.samples_per_call)
     levels: list[int | None] = [None]
     if objective.config.loss.full_schedule:
         levels = list(range(objective.visits_per_sample))
     visit = replace(visit, in_step=processes.lockstep)
-    pending: Pending | None = None
+    queued: list[Pending] = []
     for (call, level), counts in processes.turns([(call, level) for call in calls for level in levels]):
         prepared = objective.prepare(call, visit, level)
-        # Only now: what comes next is queued behind the backward before anything waits for it.
-        bad += pending.bad() if pending else []
         if counts:
-            pending = _add_call(objective, prepared, divisor, parameters, accumulated, sums)
+            queued.append(_add_call(objective, prepared, divisor, parameters, accumulated, sums))
         else:
             # Takes part in the collectives of sharded weights; adds nothing.
             nothing = [torch.zeros_like(total) for total in accumulated]
             _add_call(objective, prepared, divisor, parameters, nothing, LossSums())
-            pending = None
-    bad += pending.bad() if pending else []
+    # Only now: asking any earlier would make the host wait, and the device for the host.
+    bad = [name for call in queued for name in call.bad()]
     return _reduce(accumulated, sums, bad, parameters, processes)
 
 

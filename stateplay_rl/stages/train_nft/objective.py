@@ -130,10 +130,10 @@ class Objective:
             # on the call before; the checks of `noised` wait for it.
             states = self.world.states(conditions)
         sample, thirds = self._noised(samples, visit, sigma_index, conditions)
+        real = self._real_inputs(samples, visit, conditions) if visit.anchors else None
         with self.world.policies.use("old"):
             v_old = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
         v_ref = self._reference_velocity(sample, conditions)
-        real = self._real_inputs(samples, visit, conditions) if visit.anchors else None
         return Prepared(tuple(samples), visit, conditions, sample, tuple(thirds), v_old, v_ref, real)
 
     def losses(self, prepared: Prepared, sums: LossSums) -> Tensor:

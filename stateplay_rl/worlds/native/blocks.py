@@ -6,8 +6,8 @@ L text tokens, h heads, d head width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
@@ -45,18 +45,33 @@ def attend_by(backend: SDPBackend | None, q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd
         return attend(q_BhNd, k_BhKd, v_BhKd)
 
 
-def attend_few(q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | None) -> Tensor:
-    """`attend` to a few keys as two plain products in float32.
+def attend_slot_by_slot(
+    backend: SDPBackend | None,
+    q_BhNd: Tensor,
+    k_BhKd: Tensor,
+    v_BhKd: Tensor,
+    slots: int,
+    visible_NK: Tensor | None = None,
+) -> Tensor:
+    """`attend` with the slots of a video as a batch; every query of a slot sees the same keys.
 
-    The fused kernels share the keys among their thread blocks, also in the backward: a hundred keys occupy a few
-    blocks of a GPU, each of which goes through all queries.
+    The fused kernels' backward shares the keys among their thread blocks: a few hundred keys of one video occupy a
+    part of a GPU, and each block goes through all queries. Slot by slot there are as many blocks more.
     """
-    with torch.autocast(q_BhNd.device.type, enabled=False):
-        scores_BhNK = q_BhNd.float() @ k_BhKd.float().transpose(-1, -2) * q_BhNd.shape[-1] ** -0.5
-        if visible_NK is not None:
-            scores_BhNK = scores_BhNK.masked_fill(~visible_NK, -math.inf)
-        out_BhNd = (scores_BhNK.softmax(-1) @ v_BhKd.float()).type_as(q_BhNd)
-    return out_BhNd.transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
+
+    def of_slots(x: Tensor) -> Tensor:
+        return x.unsqueeze(1).expand(-1, slots, *x.shape[1:]).flatten(0, 1)
+
+    batch, queries = q_BhNd.shape[0], q_BhNd.shape[2]
+    q_bhSd = torch.unflatten(q_BhNd, 2, (slots, -1)).transpose(1, 2).flatten(0, 1)
+    mask = None
+    if visible_NK is not None:
+        of_slot_fK = visible_NK[:: queries // slots]
+        mask = of_slot_fK.expand(batch, *of_slot_fK.shape).flatten(0, 1)[:, None, None]
+    choice = nullcontext() if backend is None else sdpa_kernel(backend)
+    with choice:
+        out_bSD = attend(q_bhSd, of_slots(k_BhKd), of_slots(v_BhKd), mask)
+    return torch.unflatten(out_bSD, 0, (batch, slots)).flatten(1, 2)
 
 
 def rotate(x_BhNd: Tensor, rotary: Rotary) -> Tensor:
@@ -122,17 +137,17 @@ class MultiHeadAttention(nn.Module):
         self.v = nn.Linear(context_dim, width)
         self.out = nn.Linear(width, dim)
 
-    def forward(self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None) -> Tensor:
-        """Read `context_BKD` from every query, [B, N, D]."""
+    def forward(
+        self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None, slots: int | None = None
+    ) -> Tensor:
+        """Read `context_BKD` from every query, [B, N, D]; with `slots`, `attend_slot_by_slot`."""
         query, key, value = (
             split_heads(linear(x), self.heads)
             for linear, x in ((self.q, x_BND), (self.k, context_BKD), (self.v, context_BKD))
         )
-        return self.out(self.read(query, key, value, visible_NK))  # type: ignore[no-any-return]
-
-    def read(self, q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | None) -> Tensor:
-        """The attention itself, [B, N, h*d]."""
-        return attend(q_BhNd, k_BhKd, v_BhKd, visible_NK)
+        if slots is not None:
+            return self.out(attend_slot_by_slot(None, query, key, value, slots, visible_NK))  # type: ignore[no-any-return]
+        return self.out(attend(query, key, value, visible_NK))  # type: ignore[no-any-return]
 
 
 class CouplingAttention(MultiHeadAttention):
@@ -145,18 +160,15 @@ class CouplingAttention(MultiHeadAttention):
         super().__init__(dim, dim, sizes.coupling_width, sizes.coupling_heads)
         self.gate = nn.Parameter(torch.zeros(1))
         self.eps = eps
-        self.plain_products = False
 
-    def forward(self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None, slots: int | None = None
+    ) -> Tensor:
         """The gated update of the hidden state, float32 [B, N, D]."""
         # The known key names hold no norm of their own, so this one has no parameters.
         queries_BND = F.layer_norm(x_BND.float(), x_BND.shape[-1:], eps=self.eps).type_as(x_BND)
-        return super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK).float() * self.gate.float()
-
-    def read(self, q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | None) -> Tensor:
-        """By `attend_few` where that is faster: it is the fused kernel's backward that is slow."""
-        way = attend_few if self.plain_products and torch.is_grad_enabled() else attend
-        return way(q_BhNd, k_BhKd, v_BhKd, visible_NK)
+        update_BND = super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK, slots)
+        return update_BND.float() * self.gate.float()
 
 
 class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
@@ -175,11 +187,9 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
     def use_attention(self, backend: SDPBackend | None) -> None:
         """Kernel of self-attention and text attention; None leaves the choice to torch.
 
-        With a kernel named, the coupling's masked attention to a few states is taken by plain products.
+        With a kernel named, the attentions with few keys go slot by slot when gradients flow.
         """
         self.attn1.processor.backend = backend
-        if self.latent_state_attention is not None:
-            self.latent_state_attention.plain_products = backend is not None
 
     def prepare_to_compile(self) -> None:
         """What only pays in a compiled block."""
@@ -218,11 +228,15 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
         query_BhNd = way.light(
             lambda x: split_heads(self.attn2.norm_q(x).type_as(text_value_BhLd), self.attn2.heads), self.attn2.to_q(x)
         )
-        x = attend_by(way.backend, query_BhNd, text_key_BhLd, text_value_BhLd)
+        apart = slots if way.backend is not None and torch.is_grad_enabled() else None
+        if apart is None:
+            x = attend_by(way.backend, query_BhNd, text_key_BhLd, text_value_BhLd)
+        else:
+            x = attend_slot_by_slot(SDPBackend.FLASH_ATTENTION, query_BhNd, text_key_BhLd, text_value_BhLd, apart)
         hidden_BfSD = hidden_BfSD + self.attn2.to_out[0](x).unflatten(1, (slots, -1))
 
         if self.latent_state_attention is not None:
-            update_BND = self.latent_state_attention(hidden_BfSD.flatten(1, 2), states_BKD, visible_NK)
+            update_BND = self.latent_state_attention(hidden_BfSD.flatten(1, 2), states_BKD, visible_NK, apart)
             hidden_BfSD = (hidden_BfSD.float() + update_BND.unflatten(1, (slots, -1))).to(dtype)
 
         x = (self.norm3(hidden_BfSD.float()) * (1 + scale2) + shift2).to(dtype)

@@ -208,6 +208,11 @@ class LatentStateTransformer(nn.Module):
         if self.latent_state_rollout is not None:
             self.latent_state_rollout.transition.compile(**options)
 
+    def run_uncompiled(self) -> None:
+        """Undo `compile_blocks`."""
+        for module in self.modules():
+            module._compiled_call_impl = None
+
     # -- parts ------------------------------------------------------------------------------------------
 
     def _blocks(self) -> list[LatentStateBlock]:

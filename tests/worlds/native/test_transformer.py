@@ -242,3 +242,8 @@ def test_blocks_compile_once_and_without_graph_breaks(model_factory, inputs, rel
         assert relative(run(model, inputs), expected) < 1e-5
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # one block, one transition step
     run(model, inputs).sum().backward()
+    model.run_uncompiled()
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with torch.no_grad():
+        assert torch.equal(run(model, inputs), expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
