@@ -29,7 +29,9 @@ def profile(
         str | None, typer.Option("--compare", help="diffusers: time the library's own models on the same inputs.")
     ] = None,
     frames: Annotated[int | None, typer.Option(help="Frames of the video, 1 (mod 4).")] = None,
-    row: Annotated[list[str] | None, typer.Option("--row", help="Only rows that begin so. Repeatable.")] = None,
+    row: Annotated[
+        list[str] | None, typer.Option("--row", help="Only rows and parts that begin so. Repeatable.")
+    ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Rows that would begin later than this are left out and said so.")
     ] = None,
@@ -77,8 +79,9 @@ def show(record: Mapping[str, Any]) -> None:
     if record["library"]:
         console.print(_library(record["library"]))
     for name in ("checkpointing", "compilation", "loop_without_waiting", "transformer_drift", "vae_drift"):
-        facts = ", ".join(f"{key} {_short(value)}" for key, value in record[name].items())
-        console.print(f"{name.replace('_', ' ')}: {facts}", markup=False)
+        if name in record:
+            facts = ", ".join(f"{key} {_short(value)}" for key, value in record[name].items())
+            console.print(f"{name.replace('_', ' ')}: {facts}", markup=False)
 
 
 def _rows(record: Mapping[str, Any]) -> Table:

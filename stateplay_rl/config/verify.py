@@ -130,7 +130,7 @@ class ProfileConfig(FrozenConfig):
         default=None, description="time the library's own models on the same inputs, too"
     )
     frames: int | None = Field(default=None, ge=5, description="frames of the video; none: 97, arena 33")
-    rows: tuple[str, ...] = Field(default=(), description="only rows whose names begin so; none: all")
+    rows: tuple[str, ...] = Field(default=(), description="only rows and parts whose names begin so; none: all")
     repeats: int = Field(default=5, ge=1, description="calls behind each median")
     steps: int = Field(default=30, ge=2, description="Euler steps of a candidate")
     few_steps: int = Field(default=12, ge=2, description="steps of a candidate by a high-order solver")

@@ -78,6 +78,6 @@ def table(floors: Floors, decode_floor: float, encode_floor: float, steps: tuple
         Row(f"candidate, {few} steps", lambda w: w.candidate(few), candidate(few), 4.2, long=True),
         Row("forward+backward, checkpointed", lambda w: w.both(), floors.checkpointed, 0.720, "full"),
         trains("micro-step, checkpointed", micro + floors.forward, 0.960, "full"),
-        trains("micro-step, selective", micro + floors.forward / 2, None, "selective"),
+        trains("selective micro-step", micro + floors.forward / 2, None, "selective"),
         Row("states and text", lambda w: w.condition_parts(), None, None),
     )

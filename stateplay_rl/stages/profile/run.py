@@ -184,7 +184,11 @@ def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Rec
         encode_work / ceilings.matmul_tflops,
         (config.steps, config.few_steps),
     )
-    chosen = [row for row in rows if not config.rows or row.name.startswith(config.rows)]
+
+    def wanted(name: str) -> bool:
+        return not config.rows or name.startswith(config.rows)
+
+    chosen = [row for row in rows if wanted(row.name)]
     real = preset == REAL_PRESET and frames == REAL_FRAMES
     record.values["rows"], record.values["traces"], record.values["library"] = {}, {}, {}
     with Progress("profile", len(chosen), "rows") as progress:
@@ -194,11 +198,16 @@ def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Rec
             out.write_json(layout.PROFILE, record.values)
             progress.say(f"{row.name}: {_say(record.values['rows'][row.name])}")
             progress.advance()
-    record.part("checkpointing", lambda: _choice(record.values["rows"], config.cap_gib))
-    record.part("compilation", lambda: _compilation(preset, workload, frames + 4))
-    record.part("loop_without_waiting", lambda: _loop(workload))
-    record.part("transformer_drift", lambda: numerics.transformer_drift(workload))
-    record.part("vae_drift", lambda: numerics.vae_drift(workload))
+    parts: dict[str, Callable[[], Any]] = {
+        "checkpointing": lambda: _choice(record.values["rows"], config.cap_gib),
+        "compilation": lambda: _compilation(preset, workload, frames + 4),
+        "loop_without_waiting": lambda: _loop(workload),
+        "transformer_drift": lambda: numerics.transformer_drift(workload),
+        "vae_drift": lambda: numerics.vae_drift(workload),
+    }
+    for name, part in parts.items():
+        if wanted(name):
+            record.part(name, part)
     if config.compare:
         _compare(config, workload, meter, record)
 
@@ -282,7 +291,7 @@ def _compilation(preset: str, workload: Workload, frames: int) -> dict[str, Any]
 
 def _choice(rows: Mapping[str, Mapping[str, Any]], cap_gib: float | None) -> dict[str, Any]:
     """The least recomputation with which a micro-step ran within the memory that it was given."""
-    names = ("micro-step", "micro-step, selective", "micro-step, checkpointed")
+    names = ("micro-step", "selective micro-step", "micro-step, checkpointed")
     ran = [rows[name] for name in names if "seconds" in rows.get(name, {})]
     if not ran:
         return {"gradient_checkpointing": None, "cap_gib": cap_gib}

@@ -7,10 +7,12 @@ tokens, D text width.
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,6 +57,8 @@ class Workload:
         self.world = world
         self.meter = Meter(world.device)
         self.candidate_parts: dict[str, float] = {}
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[float] | None = None
         self.slots = world.spec.latent_frames(frames)
         if world.policies.distance("live", "old") == 0:
             groups = world.set_mode("transition")
@@ -146,9 +150,11 @@ class Workload:
         self.world.encode_video(self.video_ThwC)
 
     def candidate(self, steps: int) -> None:
-        """First frame, states, all steps, decode, mp4: a candidate as `sprl rollout` makes it, its text given.
+        """First frame, states, all steps, decode, mp4: one of many candidates, as `sprl rollout` makes them.
 
-        Seconds of the parts are kept in `candidate_parts`.
+        The mp4 is written by a thread while the next candidate is drawn, and waited for before the next one is handed
+        over. The text is given. Seconds of the parts, the thread's of the candidate before, are kept in
+        `candidate_parts`.
         """
         times = [time.perf_counter()]
         first = self.world.encode_video(self.first_frame_1hwC)[None].to(self.world.device)
@@ -163,11 +169,12 @@ class Workload:
         times.append(time.perf_counter())
         frames = self.world.decode(latents.float())
         times.append(time.perf_counter())
-        with TemporaryDirectory() as folder:
-            encode_mp4(Path(folder) / "candidate.mp4", frames[0], self.world.spec.fps)
+        written = self._writing.result() if self._writing else 0.0
         times.append(time.perf_counter())
-        names = ("first frame", "sample", "decode", "mp4")
+        self._writing = self._writer.submit(_write_mp4, frames[0], self.world.spec.fps)
+        names = ("first frame", "sample", "decode", "wait for the mp4 before")
         self.candidate_parts = {name: b - a for name, (a, b) in zip(names, pairwise(times), strict=True)}
+        self.candidate_parts["mp4 (beside)"] = written
 
     def loop_without_waiting(self, steps: int) -> None:
         """Euler steps during which any wait of the host for the GPU is an error.
@@ -193,3 +200,11 @@ class Workload:
             finally:
                 if self.world.device.type == "cuda":
                     torch.cuda.set_sync_debug_mode("default")
+
+
+def _write_mp4(frames_ThwC: np.ndarray, fps: float) -> float:
+    """Seconds of writing one video."""
+    began = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        encode_mp4(Path(folder) / "candidate.mp4", frames_ThwC, fps)
+    return time.perf_counter() - began

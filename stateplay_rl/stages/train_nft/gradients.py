@@ -126,15 +126,14 @@ def _add_call(
 ) -> Pending:
     """One forward and backward; adds its gradient to `accumulated`. Nothing waits for the backward."""
     with objective.world.policies.live_window():
-        loss_B = objective.losses(prepared, sums).double()
-        (loss_B.sum() / divisor).backward()  # type: ignore[no-untyped-call]
+        loss_B = objective.backward(prepared, sums, divisor)
     finite = torch.ones((), dtype=torch.bool, device=loss_B.device)
     for parameter, total in zip(parameters, accumulated, strict=True):
         if parameter.grad is not None:
             finite = finite & torch.isfinite(parameter.grad).all()
             total += parameter.grad
             parameter.grad = None
-    return Pending(prepared.samples, loss_B.detach(), finite)
+    return Pending(prepared.samples, loss_B, finite)
 
 
 def _reduce(

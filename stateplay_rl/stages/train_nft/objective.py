@@ -106,6 +106,9 @@ class Objective:
         self.has_clip = has_clip or (lambda condition_id: real_of(condition_id) is not None)
         self.sigmas = sampling_sigmas(config.sampling.steps, config.sampling.shift)
         self._grid = TrainingGrid.build()
+        # Half of the activations at a time. Not on a CPU, whose results keep their bits, nor where text keys and
+        # values are trained, too.
+        self.backward_apart = world.device.type == "cuda" and config.mode != "full"
 
     def with_anchors(self, anchors: AnchorConfig) -> Objective:
         """The same objective with other anchor weights."""
@@ -145,10 +148,43 @@ class Objective:
         sums.add("total", total)
         return total
 
+    def backward(self, prepared: Prepared, sums: LossSums, divisor: int) -> Tensor:
+        """Add the gradient of the losses' sum over `divisor` to the parameters; inside the live window.
+
+        With `backward_apart` the policy's part is done and its activations are gone before the anchors' forward; both
+        leave their gradients at the states, which pass on the sum.
+
+        Returns:
+            Weighted loss per sample, float64 [B], without gradient.
+        """
+        if not (self.backward_apart and prepared.visit.anchors):
+            loss_B = self.losses(prepared, sums).double()
+            (loss_B.sum() / divisor).backward()  # type: ignore[no-untyped-call]
+            return loss_B.detach()
+        states = self.world.states(prepared.conditions)
+        leaf = states.leaf()
+        total_B = torch.zeros(len(prepared.samples), device=self.world.device)
+        for part in (self._policy, self._anchors):
+            losses = part(prepared, leaf, sums)
+            if losses:
+                loss_B = torch.stack(list(losses.values())).sum(dim=0)
+                (loss_B.double().sum() / divisor).backward()  # type: ignore[no-untyped-call]
+                total_B = total_B + loss_B.detach()
+        states.backward_from(leaf)
+        sums.add("total", total_B)
+        return total_B.double()
+
     def parts(self, prepared: Prepared, sums: LossSums) -> dict[str, Tensor]:
         """The weighted parts of the loss per sample, each [B] with gradient; what is not computed is left out."""
+        states = self.world.states(prepared.conditions)
+        parts = self._policy(prepared, states, sums)
+        if prepared.visit.anchors:
+            parts.update(self._anchors(prepared, states, sums))
+        return parts
+
+    def _policy(self, prepared: Prepared, states: StateSequence, sums: LossSums) -> dict[str, Tensor]:
+        """NFT loss and distance to the reference."""
         conditions, sample = prepared.conditions, prepared.sample
-        states = self.world.states(conditions)
         v_live = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
         r_B = torch.tensor([s.r for s in prepared.samples], dtype=torch.float32, device=v_live.device)
         nft = self._nft(sample, v_live, prepared.v_old, r_B)
@@ -162,8 +198,6 @@ class Objective:
             gap = difference.flatten(1).square().mean(dim=1)
             sums.add("reference", gap)
             parts["reference"] = self.config.anchors.reference_penalty * gap
-        if prepared.visit.anchors:
-            parts.update(self._anchors(prepared, states, sums))
         return parts
 
     def _noised(
