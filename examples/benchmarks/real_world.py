@@ -17,9 +17,9 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import yaml
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
 from stateplay_rl.checks.audit.classify import is_implicit
 from stateplay_rl.checks.parity import drawn_inputs
@@ -41,27 +41,20 @@ from stateplay_rl.stores.video import decode_mp4, encode_mp4
 from stateplay_rl.worlds.base import ConditionInputs, WorldSpec
 from stateplay_rl.worlds.load import load_native_world, world_spec
 from stateplay_rl.worlds.native.export import write_training_checkpoint
-from stateplay_rl.worlds.native.fill import put, tensor_places
 from stateplay_rl.worlds.native.keymap import to_training_names
 from stateplay_rl.worlds.native.original_names import text_to_original, vae_to_original
-from stateplay_rl.worlds.native.package import FLOAT32_MODULES
 from stateplay_rl.worlds.native.presets import preset
+from stateplay_rl.worlds.native.random_world import PIXELS, random_networks, random_text, sizes_of
 from stateplay_rl.worlds.native.stream_writer import write_streamed
-from stateplay_rl.worlds.native.text import TEXT_PRESETS, TextEncoder, build_text_model, load_tokenizer, train_tokenizer
-from stateplay_rl.worlds.native.transformer import LatentStateTransformer
-from stateplay_rl.worlds.native.transition_tokenizer import TransitionTokenizer
-from stateplay_rl.worlds.native.vae import STATISTICS, VAE_PRESETS, VideoVae
+from stateplay_rl.worlds.native.vae import STATISTICS
 from stateplay_rl.worlds.native.weight_files import list_tensors, stream
 from stateplay_rl.worlds.native.world import NativeModules, NativeWorld
 from stateplay_rl.worlds.preparation import hold_actions, prepare_first_frame
 from stateplay_rl.worlds.sampling import sample_candidates
 from stateplay_rl.worlds.world_files import resolve_world
 
-VOCABULARY = {"stateplay-5b": 256_384, "arena": 64}
 LENGTHS = {"stateplay-5b": (97, 101), "arena": (33, 37)}
-SIZES = {"stateplay-5b": (480, 832), "arena": (64, 96)}
 SHARDS = 3
-GATE = 0.1
 HOLD_ROWS = 10
 STEPS = 2
 MIB = float(1 << 20)
@@ -94,51 +87,9 @@ class Meter:
         print(f"{name}: {entry['seconds']:.1f} s", file=sys.stderr, flush=True)
 
 
-@torch.no_grad()
-def randomised(build: Callable[[], nn.Module], dtype_of: Callable[[str], torch.dtype], device: torch.device) -> Any:
-    """A module built on the meta device, its parameters drawn where they will stay."""
-    with torch.device("meta"):
-        module = build()
-    generator = torch.Generator(device).manual_seed(0)
-    places = tensor_places(module)
-    for name, parameter in module.named_parameters():
-        value = torch.empty(parameter.shape, dtype=dtype_of(name), device=device)
-        if name.endswith(".gate"):
-            value.fill_(GATE)
-        elif "norm" in name or name.endswith("gamma"):
-            value.fill_(1.0)
-        elif value.dim() < 2:
-            value.zero_()
-        else:
-            value.normal_(std=value[0].numel() ** -0.5, generator=generator)
-        put(places[name], value)
-    return module.eval().requires_grad_(False)
-
-
 def random_modules(name: str, folder: Path, device: torch.device, dtype: torch.dtype) -> NativeModules:
     """All networks of a preset with random weights, on the device."""
-    sizes = preset(name)
-
-    def transformer_dtype(parameter: str) -> torch.dtype:
-        return torch.float32 if parameter.partition(".")[0] in FLOAT32_MODULES else dtype
-
-    transformer = randomised(
-        lambda: LatentStateTransformer(sizes.transformer, sizes.latent_state, dtype), transformer_dtype, device
-    )
-    tokenizer = randomised(lambda: TransitionTokenizer(sizes.tokenizer), lambda _: torch.float32, device)
-    tokenizer.quantizer.fill_missing(sizes.tokenizer.fsq_levels, device)
-    vae = randomised(lambda: VideoVae(VAE_PRESETS[name]), lambda _: dtype, device)
-    vae.latents_mean = torch.zeros(vae.architecture.z_dim, device=device)
-    vae.latents_std = torch.ones(vae.architecture.z_dim, device=device)
-    if vae.architecture.latents_mean:
-        vae.use_published_statistics(device)
-    vae.prepare_for_inference(dtype, device)
-    text = randomised(lambda: build_text_model(TEXT_PRESETS[name], VOCABULARY[name]), lambda _: dtype, device)
-    words = folder / "google" / "umt5-xxl"
-    words.mkdir(parents=True)
-    train_tokenizer(["the opponent waits", "the opponent attacks"], words / "tokenizer.json", 32)
-    encoder = TextEncoder(TEXT_PRESETS[name], text, load_tokenizer(words))
-    return NativeModules(transformer, tokenizer, vae, encoder)
+    return replace(random_networks(sizes_of(name), device, dtype), text=random_text(name, folder, device, dtype))
 
 
 def write_layout(folder: Path, modules: NativeModules, name: str) -> Path:
@@ -172,7 +123,7 @@ def write_layout(folder: Path, modules: NativeModules, name: str) -> Path:
 
 
 def _world_file(folder: Path, name: str, modules: NativeModules) -> Path:
-    height, width = SIZES[name]
+    height, width = PIXELS[name]
     world = {
         "name": f"random-{name}",
         "preset": name,
@@ -348,7 +299,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print, write `result.json`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="new folder for files, videos and result.json")
-    parser.add_argument("--preset", choices=sorted(SIZES), default="stateplay-5b")
+    parser.add_argument("--preset", choices=sorted(PIXELS), default="stateplay-5b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
         "--clips", type=Path, help="folder of real clips (first_frame.png, actions.parquet, prompt.txt)"

@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from examples.benchmarks.random_batch import Batch, random_world, sizes_of  # noqa: E402 - found through the line above
+from examples.benchmarks.random_batch import Batch  # noqa: E402 - found through the line above
 from stateplay_rl.config.rollout import SamplingConfig  # noqa: E402
 from stateplay_rl.config.train_nft import OptimizerConfig, TrainNftConfig  # noqa: E402
 from stateplay_rl.distributed import Processes, start_processes  # noqa: E402
@@ -52,12 +52,14 @@ from stateplay_rl.stages.train_nft.samples import Sample  # noqa: E402
 from stateplay_rl.stages.train_nft.sharding import shard_frozen  # noqa: E402
 from stateplay_rl.stages.train_nft.update import Updater, UpdateStats  # noqa: E402
 from stateplay_rl.worlds.base import ParameterGroup  # noqa: E402
+from stateplay_rl.worlds.native.random_world import random_world, sizes_of  # noqa: E402
 from stateplay_rl.worlds.native.world import NativeWorld  # noqa: E402
 from stateplay_rl.worlds.policy_bank import sha256_tensors  # noqa: E402
 from stateplay_rl.worlds.sampling import sample_candidates  # noqa: E402
 
 WORLDS, MODES = ("arena", "stateplay-5b"), ("transition", "coupling")
 WORK = ("sample", "decode", "train")
+USUAL_DTYPE = {"arena": "float32", "stateplay-5b": "bfloat16"}
 Weights = Mapping[str, Tensor]
 
 
@@ -121,7 +123,9 @@ def build(name: str, mode: str, options: argparse.Namespace, processes: Processe
     """World, made-up batch, and a first forward."""
     device, sizes = processes.device, sizes_of(name, shrink=options.shrink)
     with timer.part("build"):
-        world = random_world(name, sizes, device, options.compute_dtype, checkpointing=options.checkpointing)
+        dtype = getattr(torch, options.compute_dtype or USUAL_DTYPE[name])
+        recomputed = "full" if options.checkpointing else "off"
+        world = random_world(sizes, device, dtype, checkpointing=cast(Any, recomputed))
         groups = world.set_mode(cast(Any, mode))
         shard_frozen(world, processes)
     slots = world.spec.latent_frames(options.frames)

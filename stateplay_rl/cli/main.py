@@ -27,6 +27,7 @@ from stateplay_rl.cli import (
     train_nft,
     train_rm,
     verify,
+    verify_profile,
     verify_run,
 )
 from stateplay_rl.errors import (
@@ -60,6 +61,7 @@ app.command("train-rm")(train_rm.command)
 app.command("train-nft")(train_nft.command)
 verify.app.command("resume")(verify_run.resume)
 verify.app.command("preflight")(verify_run.preflight)
+verify.app.command("profile")(verify_profile.profile)
 app.add_typer(verify.app, name="verify")
 app.command("report")(report.command)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from stateplay_rl.config.base import FrozenConfig
 from stateplay_rl.config.rollout import Mode
 from stateplay_rl.config.train_nft import LossConfig, TrainNftConfig
+from stateplay_rl.config.world import SpeedOptions
 
 
 class InstallConfig(FrozenConfig):
@@ -125,3 +127,32 @@ class PreflightConfig(FrozenConfig):
     run: Path | None = Field(default=None, description="where the run will lie; none: beside the record")
     resume_record: Path | None = Field(default=None, description="verify-<utc>/ of a passed `sprl verify resume`")
     sample: int = Field(default=4, ge=1, description="conditions that are checked and rolled out")
+
+
+class ProfileConfig(FrozenConfig):
+    """What `verify profile` times."""
+
+    world: str = Field(description="`arena`, the path of a world file, or with random_weights also `stateplay-5b`")
+    random_weights: bool = Field(default=False, description="draw weights of the world's shapes; no file is read")
+    cap_gib: float | None = Field(
+        default=None, gt=0, description="this process may take so much of the GPU's memory, as on a smaller card"
+    )
+    compare: Literal["diffusers"] | None = Field(
+        default=None, description="time the library's own models on the same inputs, too"
+    )
+    frames: int | None = Field(default=None, ge=5, description="frames of the video; none: 97, arena 33")
+    rows: tuple[str, ...] = Field(default=(), description="only rows and parts whose names begin so; none: all")
+    repeats: int = Field(default=5, ge=1, description="calls behind each median")
+    steps: int = Field(default=30, ge=2, description="Euler steps of a candidate")
+    few_steps: int = Field(default=12, ge=2, description="steps of a candidate by a high-order solver")
+    seconds: float | None = Field(
+        default=None, gt=0, description="rows that would begin later than this are left out and said so"
+    )
+    speed: SpeedOptions = SpeedOptions()
+
+    @field_validator("frames")
+    @classmethod
+    def _whole_slots(cls, frames: int | None) -> int | None:
+        if frames is not None and frames % 4 != 1:
+            raise ValueError(f"{frames} frames: the count must be 1 (mod 4)")
+        return frames

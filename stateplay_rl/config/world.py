@@ -6,14 +6,28 @@ A world file is this config as YAML. Its paths are relative to the file, so that
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from stateplay_rl.config.base import FrozenConfig
 
 Preset = Literal["stateplay-5b", "arena"]
 Backend = Literal["native", "stateplay"]
+Attention = Literal["auto", "torch", "cudnn", "flash", "efficient"]
+
+
+def _switch(value: object) -> object:
+    # YAML reads a bare `on` and `off` as true and false.
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+
+def _checkpointing(value: object) -> object:
+    return {True: "full", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+
+Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
+Checkpointing = Annotated[Literal["off", "selective", "full"], BeforeValidator(_checkpointing)]
 
 
 class WorldFiles(FrozenConfig):
@@ -97,6 +111,30 @@ class CheckoutOptions(FrozenConfig):
     )
 
 
+class SpeedOptions(FrozenConfig):
+    """Faster ways to the same numbers, native backend only; results agree within rounding, not bit for bit.
+
+    `auto` is the fast way on a GPU and the plain one on a CPU, where every bit stays what it was.
+    """
+
+    attention: Attention = Field(
+        default="auto",
+        description="kernel of self- and text attention: auto (cudnn from Hopper on, else torch), torch (its own "
+        "choice), cudnn, flash, efficient; `sprl verify profile` measures them",
+    )
+    compile: Switch = Field(
+        default="auto",
+        description="compile the repeated block once per shape (never when weights are sharded): auto, on, off",
+    )
+    park_text: Switch = Field(
+        default="auto",
+        description="text encoder on the host between prompts; auto: on cards with less than 64 GiB",
+    )
+    vae: Switch = Field(
+        default="auto", description="VAE with channels last, fused norms and 2x2 upsampling: auto, on, off"
+    )
+
+
 class WorldConfig(FrozenConfig):
     """A world: backend, sizes, files, and how to compute."""
 
@@ -133,9 +171,12 @@ class WorldConfig(FrozenConfig):
         description="dtype of frozen weights and activations; trained weights stay float32",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:<n>")
-    gradient_checkpointing: bool = Field(
-        default=True, description="recompute blocks in the backward pass: less memory, more time"
+    gradient_checkpointing: Checkpointing = Field(
+        default="full",
+        description="blocks recomputed in the backward pass: off, selective (every second one), full; less memory, "
+        "more time; true and false mean full and off",
     )
+    speed: SpeedOptions = SpeedOptions()
 
     @model_validator(mode="before")
     @classmethod
@@ -143,7 +184,7 @@ class WorldConfig(FrozenConfig):
         if not isinstance(values, dict):
             return values
         # A block of which every line is commented out is null in YAML: nothing is stated.
-        blocks = ("architecture", "checkout_options", "training_keys", "key_map")
+        blocks = ("architecture", "checkout_options", "training_keys", "key_map", "speed")
         values = {k: v for k, v in values.items() if not (k in blocks and v is None)}
         if values.get("checkout") is not None and "backend" not in values:
             return {**values, "backend": "stateplay"}
@@ -153,6 +194,10 @@ class WorldConfig(FrozenConfig):
     def _a_backend_has_its_code(self) -> Self:
         if self.backend == "stateplay" and self.checkout is None:
             raise ValueError("backend stateplay needs `checkout`: the path of the StatePlay checkout")
+        if self.backend == "stateplay" and self.gradient_checkpointing == "selective":
+            raise ValueError("a checkout recomputes all blocks or none: gradient_checkpointing full or off")
+        if self.backend == "stateplay" and self.speed != SpeedOptions():
+            raise ValueError("`speed` is the native model's: a checkout runs its own code as it is")
         if self.backend == "native" and self.checkout is not None:
             raise ValueError("backend native does not run a checkout: leave `checkout` or `backend` out")
         return self

@@ -109,6 +109,29 @@ def reference_frames(store: ConditionStore, record: ConditionRecord) -> np.ndarr
     return None if path is None else decode_mp4(path)[: record.frames]
 
 
+@dataclass(frozen=True)
+class DrawnGroup:
+    """A condition's candidates as the world made them, not yet on disk.
+
+    Args:
+        record: the condition.
+        inputs: what the candidates were drawn from.
+        latents_KCfHW: clean latents, bfloat16, on the CPU.
+        frames: K uint8 arrays [T, h, w, 3].
+    """
+
+    record: ConditionRecord
+    plan: RolloutPlan
+    inputs: ConditionInputs
+    latents_KCfHW: Tensor
+    frames: tuple[np.ndarray, ...]
+
+    @property
+    def group_id(self) -> str:
+        """The group's id."""
+        return self.plan.group_id(self.record.condition_id)
+
+
 def roll_out_group(
     world: World, store: ConditionStore, record: ConditionRecord, plan: RolloutPlan, groups: GroupStore
 ) -> str:
@@ -121,19 +144,33 @@ def roll_out_group(
         CheckError: the policy samples values that are not finite.
     """
     group_id = plan.group_id(record.condition_id)
-    if groups.exists(group_id):
-        return group_id
+    if not groups.exists(group_id):
+        store_group(store, draw_group(world, store, record, plan), groups)
+    return group_id
+
+
+def draw_group(world: World, store: ConditionStore, record: ConditionRecord, plan: RolloutPlan) -> DrawnGroup:
+    """The device's part of a group: sample and decode.
+
+    Raises:
+        CheckError: the policy samples values that are not finite.
+    """
     inputs, latents = sample_group(world, store, record, plan)
     if not bool(torch.isfinite(latents).all()):
         raise CheckError(
             f"policy {plan.policy_sha256[:12]} sampled NaN or infinity for condition {record.condition_id}",
             "the policy has diverged: go back to an earlier checkpoint and lower the learning rates",
         )
-    frames = list(world.decode(latents.float()))
+    return DrawnGroup(record, plan, inputs, latents.cpu(), tuple(world.decode(latents.float())))
+
+
+def store_group(store: ConditionStore, drawn: DrawnGroup, groups: GroupStore) -> None:
+    """The host's part: the real clip, mp4 files, hashes, `group.json` last."""
+    record, plan = drawn.record, drawn.plan
     reference = reference_frames(store, record)
     groups.write(
         GroupRecord(
-            group_id=group_id,
+            group_id=drawn.group_id,
             condition_id=record.condition_id,
             batch=plan.batch,
             policy_sha256=plan.policy_sha256,
@@ -145,19 +182,18 @@ def roll_out_group(
             fps=record.fps,
             frames=record.frames,
             latent_frames=record.latent_frames,
-            buttons=tuple(tuple(int(v) for v in row) for row in inputs.held_actions_RK),
+            buttons=tuple(tuple(int(v) for v in row) for row in drawn.inputs.held_actions_RK),
             action_bin_edges=record.action_bin_edges,
             latents_sha256=(),
             frames_sha256=(),
             has_reference=reference is not None,
             mechanics_class=record.mechanics_class,
         ),
-        inputs.first_frame_hwc,
-        list(latents),
-        frames,
+        drawn.inputs.first_frame_hwc,
+        list(drawn.latents_KCfHW),
+        drawn.frames,
         reference,
     )
-    return group_id
 
 
 def sample_group(

@@ -12,8 +12,9 @@ from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.distributed import Processes, start_processes
 from stateplay_rl.errors import InputError
 from stateplay_rl.runtime import Progress
-from stateplay_rl.stages.candidates import RolloutPlan, policy_sha256, roll_out_group
+from stateplay_rl.stages.candidates import RolloutPlan, draw_group, policy_sha256
 from stateplay_rl.stages.group_size import candidate_bytes
+from stateplay_rl.stages.group_writer import GroupWriter
 from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import require_space
@@ -140,10 +141,12 @@ def _sample(
 ) -> None:
     groups = GroupStore(out, hasher=output.hasher if output else None)
     mine = processes.mine(records)
-    with Progress("rollout", len(mine), "conditions") as progress:
+    with Progress("rollout", len(mine), "conditions") as progress, GroupWriter(conditions, groups) as writer:
         for _, record in mine:
-            roll_out_group(world, conditions, record, plan, groups)
+            if not groups.exists(plan.group_id(record.condition_id)):
+                writer.put(draw_group(world, conditions, record, plan))
             progress.advance()
+        writer.finish()
 
 
 def _seal(

@@ -117,6 +117,7 @@ CHECKPOINT_STATE = "state.json"
 
 # verify-<utc>/ and report/
 VERIFY = "verify.json"
+PROFILE = "profile.json"
 REPORT = "report.html"
 MEDIA_FOLDER = "media"
 TABLES_FOLDER = "tables"

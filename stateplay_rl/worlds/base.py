@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -100,6 +100,21 @@ class StateSequence:
         """Rows `rows` (repeats allowed) as a new sequence; gradients flow through it."""
         index = torch.as_tensor(list(rows), device=self.low_BfMS.device)
         return StateSequence(self.low_BfMS[index], self.tokens_BNC[index])
+
+    def leaf(self) -> Self:
+        """The same values cut off from their graph: gradients collect here until `backward_from` passes them on."""
+        return replace(
+            self,
+            low_BfMS=self.low_BfMS.detach().requires_grad_(self.low_BfMS.requires_grad),
+            tokens_BNC=self.tokens_BNC.detach().requires_grad_(self.tokens_BNC.requires_grad),
+        )
+
+    def backward_from(self, leaf: StateSequence) -> None:
+        """Pass the gradients that a leaf of this sequence collected on to the parameters."""
+        pairs = ((self.low_BfMS, leaf.low_BfMS.grad), (self.tokens_BNC, leaf.tokens_BNC.grad))
+        found = [(value, grad) for value, grad in pairs if grad is not None]
+        if found:
+            torch.autograd.backward([value for value, _ in found], [grad for _, grad in found])
 
 
 @dataclass(frozen=True)

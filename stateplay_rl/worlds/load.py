@@ -13,6 +13,7 @@ from stateplay_rl.worlds.native.architecture import architecture_of
 from stateplay_rl.worlds.native.keymap import any_to_ours
 from stateplay_rl.worlds.native.package import load_modules, world_hashes
 from stateplay_rl.worlds.native.policy_weights import require_policy_fits
+from stateplay_rl.worlds.native.speed import resolve_speed
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer
 from stateplay_rl.worlds.native.vae import TEMPORAL_FACTOR, VAE_PRESETS
 from stateplay_rl.worlds.native.weight_files import list_tensors
@@ -47,7 +48,8 @@ def load_native_world(config: WorldConfig) -> NativeWorld:
         world_hashes(config),
         device=device,
         compute_dtype=getattr(torch, config.compute_dtype),
-        gradient_checkpointing=config.gradient_checkpointing,
+        checkpointing=config.gradient_checkpointing,
+        speed=resolve_speed(config.speed, device, getattr(torch, config.compute_dtype)),
     )
 
 

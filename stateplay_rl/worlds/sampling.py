@@ -95,13 +95,13 @@ def sample_candidates(
     if len(drawn) != len(conditions) or drawn.shape[2] != conditions.latent_frames:
         raise ValueError(f"noise {list(drawn.shape)} does not fit {len(conditions)} rows of f slots")
     noise_BCfHW = drawn.to(world.device)
-    with world.policies.use(policy), torch.inference_mode():
+    # Not inference mode: compiled blocks would be compiled once more for its tensors.
+    with world.policies.use(policy), torch.no_grad():
         if world.own_sampler is not None and method.is_euler:
             latents_BCfHW = world.own_sampler(noise_BCfHW, sigmas, conditions)
         else:
             latents_BCfHW = solved_candidates(world, conditions, noise_BCfHW, sigmas, method)
-    # Cast outside inference mode: what leaves here may be part of a training graph.
-    return latents_BCfHW.clone().to(STORED_DTYPE)
+    return latents_BCfHW.to(STORED_DTYPE)
 
 
 def solved_candidates(

@@ -51,7 +51,7 @@ def arena_world(folder: Path | None = None) -> WorldConfig:
         frame_height=ARENA_FRAME_HEIGHT,
         frame_width=ARENA_FRAME_WIDTH,
         compute_dtype="float32",
-        gradient_checkpointing=False,
+        gradient_checkpointing="off",
     )
 
 

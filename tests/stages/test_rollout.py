@@ -73,15 +73,15 @@ def test_which_conditions(conditions: ConditionStore, tmp_path: Path) -> None:
 
 def test_a_stopped_rollout_goes_on(conditions: ConditionStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go(conditions, tmp_path / "whole")
-    real, calls = stage.roll_out_group, iter(range(99))
+    real, calls = stage.draw_group, iter(range(99))
 
-    def stopping(*arguments: Any) -> str:
+    def stopping(*arguments: Any) -> Any:
         if next(calls) == 2:
             raise KeyboardInterrupt
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "roll_out_group", stopping)
+        patch.setattr(stage, "draw_group", stopping)
         with pytest.raises(KeyboardInterrupt):
             go(conditions, tmp_path / "half")
     assert len(GroupStore(tmp_path / "half").finished()) == 2

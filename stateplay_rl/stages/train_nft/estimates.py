@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stateplay_rl.config.train_nft import TrainNftConfig
-from stateplay_rl.config.world import WorldConfig
+from stateplay_rl.config.world import Checkpointing, WorldConfig
 from stateplay_rl.nft.samplers import evaluations as evaluations_of_model
 from stateplay_rl.stages.group_size import BFLOAT16
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.train_nft.sizes import FLOAT32, Sizes
-from stateplay_rl.stages.train_nft.speeds import ARENA_CORE, H200, H200_KEEPING, Speeds
+from stateplay_rl.stages.train_nft.speeds import ARENA_CORE, H200_BY_CHECKPOINTING, Speeds
 from stateplay_rl.stores import layout
 from stateplay_rl.worlds.native.presets import preset
 from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
 STUDENT_GIB = 25.6
 """Peak of the 9B student on a group of 124 pictures; docs/student.md."""
-ACTIVATION_TENSORS: Mapping[bool, float] = {True: 2.1, False: 17.0}
-"""Token-by-width tensors per block that stay for the backward, with checkpointing and without; from performance.md."""
+ACTIVATION_TENSORS: Mapping[Checkpointing, float] = {"full": 2.1, "selective": 9.5, "off": 17.0}
+"""Token-by-width tensors per block that stay for the backward, by checkpointing; measured, selective is the mean."""
 DECODE_GIB_AT_FULL_SIZE, FULL_SIZE_PIXELS = 15.2, 480 * 832 * 97
 SECONDS_PER_DAY = 86_400.0
 
@@ -112,7 +112,7 @@ def days(config: TrainNftConfig, world: WorldConfig, plan: SegmentPlan, evaluati
     if world.preset == "arena":
         speeds = ARENA_CORE
     else:
-        speeds = (H200 if world.gradient_checkpointing else H200_KEEPING).on(config.plan.gpu)
+        speeds = H200_BY_CHECKPOINTING[world.gradient_checkpointing].on(config.plan.gpu)
     return sum(seconds_of_parts(config, plan, evaluations, gpus, speeds).values()) / SECONDS_PER_DAY
 
 
@@ -128,7 +128,6 @@ def seconds_of_parts(
     """
     sampling, anchors, held = config.sampling, config.anchors, config.heldout
     candidate = evaluations_of_model(sampling.steps, sampling.taylor_every) * speeds.step
-    file = speeds.decode + speeds.mp4
     # The cross-entropy of the transition anchor alone needs no forward of the video.
     sample = speeds.sample + (speeds.anchors / anchors.anchor_every if anchors.fm_real else 0.0)
     sample += speeds.step if anchors.reference_penalty else 0.0
@@ -139,10 +138,10 @@ def seconds_of_parts(
     student = speeds.student if judged_by_big_student(config) else 0.0
     return {
         "sampling": groups * sampling.candidates * candidate,
-        "decoding": groups * sampling.candidates * file,
+        "decoding": groups * sampling.candidates * speeds.decode,
         "encoding": groups * speeds.encode if anchored else 0.0,
         "training": sum(_visits_of_a_rank(config, size, gpus) for size in sizes) * sample,
-        "held-out": judged * held.samples * (candidate + file),
+        "held-out": judged * held.samples * (candidate + speeds.decode),
         "student": (groups + judged) * student,
     }
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stateplay_rl.distributed import Processes
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, Visit
+from stateplay_rl.stages.train_nft.objective import Objective, Prepared, Visit
 from stateplay_rl.stages.train_nft.samples import Sample
 
 
@@ -72,20 +72,23 @@ def global_gradient(
     accumulated = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in parameters]
     visit = replace(visit, anchor_scale=anchor_scale(objective, samples, visit))
     sums = LossSums()
-    bad: list[str] = []
     divisor = len(samples) * objective.visits_per_sample
     calls = calls_of(samples, objective.config.optimizer.samples_per_call)
     levels: list[int | None] = [None]
     if objective.config.loss.full_schedule:
         levels = list(range(objective.visits_per_sample))
     visit = replace(visit, in_step=processes.lockstep)
+    queued: list[Pending] = []
     for (call, level), counts in processes.turns([(call, level) for call in calls for level in levels]):
+        prepared = objective.prepare(call, visit, level)
         if counts:
-            bad += _add_call(objective, call, visit, level, divisor, parameters, accumulated, sums)
+            queued.append(_add_call(objective, prepared, divisor, parameters, accumulated, sums))
         else:
             # Takes part in the collectives of sharded weights; adds nothing.
             nothing = [torch.zeros_like(total) for total in accumulated]
-            _add_call(objective, call, visit, level, divisor, parameters, nothing, LossSums())
+            _add_call(objective, prepared, divisor, parameters, nothing, LossSums())
+    # Only now: asking any earlier would make the host wait, and the device for the host.
+    bad = [name for call in queued for name in call.bad()]
     return _reduce(accumulated, sums, bad, parameters, processes)
 
 
@@ -97,31 +100,40 @@ def anchor_scale(objective: Objective, samples: Sequence[Sample], visit: Visit) 
     return len(samples) / with_clip if with_clip else 1.0
 
 
+@dataclass(frozen=True)
+class Pending:
+    """A call whose work is queued: which of its samples are not finite is known when the device has done it."""
+
+    samples: tuple[Sample, ...]
+    loss_B: Tensor
+    finite: Tensor
+
+    def bad(self) -> list[str]:
+        """The samples that were not finite; waits for the device."""
+        named = [f"{s.condition_id}/{s.candidate}" for s in self.samples]
+        bad = [name for name, ok in zip(named, torch.isfinite(self.loss_B).tolist(), strict=True) if not ok]
+        # A finite loss with a gradient that is not: any sample of the call may be the cause.
+        return bad if bad or bool(self.finite) else named
+
+
 def _add_call(
     objective: Objective,
-    call: Sequence[Sample],
-    visit: Visit,
-    level: int | None,
+    prepared: Prepared,
     divisor: int,
     parameters: Sequence[nn.Parameter],
     accumulated: Sequence[Tensor],
     sums: LossSums,
-) -> list[str]:
-    """One forward and backward; adds its gradient to `accumulated`, returns the samples that were not finite."""
-    prepared = objective.prepare(call, visit, level)
+) -> Pending:
+    """One forward and backward; adds its gradient to `accumulated`. Nothing waits for the backward."""
     with objective.world.policies.live_window():
-        loss_B = objective.losses(prepared, sums).double()
-        (loss_B.sum() / divisor).backward()  # type: ignore[no-untyped-call]
-    finite = True
+        loss_B = objective.backward(prepared, sums, divisor)
+    finite = torch.ones((), dtype=torch.bool, device=loss_B.device)
     for parameter, total in zip(parameters, accumulated, strict=True):
         if parameter.grad is not None:
-            finite = finite and bool(torch.isfinite(parameter.grad).all())
+            finite = finite & torch.isfinite(parameter.grad).all()
             total += parameter.grad
             parameter.grad = None
-    named = [f"{s.condition_id}/{s.candidate}" for s in call]
-    bad = [name for name, ok in zip(named, torch.isfinite(loss_B).tolist(), strict=True) if not ok]
-    # A finite loss with a gradient that is not: any sample of the call may be the cause.
-    return bad if bad or finite else named
+    return Pending(prepared.samples, loss_B, finite)
 
 
 def _reduce(

@@ -14,7 +14,7 @@ Part = Literal["rollout", "evaluate", "train"]
 REMEDIES: dict[Part, str] = {
     "rollout": "lower sampling.candidates_per_call",
     "evaluate": "lower sampling.candidates_per_call",
-    "train": "lower optimizer.samples_per_call (a new run: it decides the last bits), set gradient_checkpointing: true "
+    "train": "lower optimizer.samples_per_call (a new run: it decides the last bits), set gradient_checkpointing: full "
     "in the world file, or parallel.strategy: sharded",
 }
 

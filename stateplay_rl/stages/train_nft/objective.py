@@ -48,8 +48,24 @@ class RealClip:
 
 
 @dataclass(frozen=True)
+class RealInputs:
+    """What the anchors of one call need: the rows whose condition has a clip, their noised clips and codes.
+
+    `sample` and `weight_B` are None where the flow-matching anchor has no weight.
+    """
+
+    rows: tuple[int, ...]
+    sample: Noised | None
+    weight_B: Tensor | None
+    codes: Tensor
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """One call's inputs, computed without gradient before the live window opens."""
+    """One call's inputs, computed without gradient before the live window opens.
+
+    `real` is None without anchors, and where no sample has a clip.
+    """
 
     samples: tuple[Sample, ...]
     visit: Visit
@@ -58,6 +74,7 @@ class Prepared:
     sigma_thirds: tuple[int, ...]
     v_old: Tensor
     v_reference: Tensor | None
+    real: RealInputs | None
 
 
 class Objective:
@@ -89,6 +106,9 @@ class Objective:
         self.has_clip = has_clip or (lambda condition_id: real_of(condition_id) is not None)
         self.sigmas = sampling_sigmas(config.sampling.steps, config.sampling.shift)
         self._grid = TrainingGrid.build()
+        # Half of the activations at a time. Not on a CPU, whose results keep their bits, nor where text keys and
+        # values are trained, too.
+        self.backward_apart = world.device.type == "cuda" and config.mode != "full"
 
     def with_anchors(self, anchors: AnchorConfig) -> Objective:
         """The same objective with other anchor weights."""
@@ -108,11 +128,16 @@ class Objective:
             sigma_index: index on the sampling grid for the full schedule; None draws one per sample.
         """
         conditions = self._conditions_of([s.condition_id for s in samples])
-        sample, thirds = self._noised(samples, visit, sigma_index, conditions)
         with self.world.policies.use("old"):
-            v_old = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions).velocity_BCfHW
+            # First, because the many small kernels of a state sequence are launched while a GPU is still at work
+            # on the call before; the checks of `noised` wait for it.
+            states = self.world.states(conditions)
+        sample, thirds = self._noised(samples, visit, sigma_index, conditions)
+        real = self._real_inputs(samples, visit, conditions) if visit.anchors else None
+        with self.world.policies.use("old"):
+            v_old = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
         v_ref = self._reference_velocity(sample, conditions)
-        return Prepared(tuple(samples), visit, conditions, sample, tuple(thirds), v_old, v_ref)
+        return Prepared(tuple(samples), visit, conditions, sample, tuple(thirds), v_old, v_ref, real)
 
     def losses(self, prepared: Prepared, sums: LossSums) -> Tensor:
         """Weighted loss per sample [B], with gradient; adds its parts to `sums`.
@@ -123,10 +148,43 @@ class Objective:
         sums.add("total", total)
         return total
 
+    def backward(self, prepared: Prepared, sums: LossSums, divisor: int) -> Tensor:
+        """Add the gradient of the losses' sum over `divisor` to the parameters; inside the live window.
+
+        With `backward_apart` the policy's part is done and its activations are gone before the anchors' forward; both
+        leave their gradients at the states, which pass on the sum.
+
+        Returns:
+            Weighted loss per sample, float64 [B], without gradient.
+        """
+        if not (self.backward_apart and prepared.visit.anchors):
+            loss_B = self.losses(prepared, sums).double()
+            (loss_B.sum() / divisor).backward()  # type: ignore[no-untyped-call]
+            return loss_B.detach()
+        states = self.world.states(prepared.conditions)
+        leaf = states.leaf()
+        total_B = torch.zeros(len(prepared.samples), device=self.world.device)
+        for part in (self._policy, self._anchors):
+            losses = part(prepared, leaf, sums)
+            if losses:
+                loss_B = torch.stack(list(losses.values())).sum(dim=0)
+                (loss_B.double().sum() / divisor).backward()  # type: ignore[no-untyped-call]
+                total_B = total_B + loss_B.detach()
+        states.backward_from(leaf)
+        sums.add("total", total_B)
+        return total_B.double()
+
     def parts(self, prepared: Prepared, sums: LossSums) -> dict[str, Tensor]:
         """The weighted parts of the loss per sample, each [B] with gradient; what is not computed is left out."""
+        states = self.world.states(prepared.conditions)
+        parts = self._policy(prepared, states, sums)
+        if prepared.visit.anchors:
+            parts.update(self._anchors(prepared, states, sums))
+        return parts
+
+    def _policy(self, prepared: Prepared, states: StateSequence, sums: LossSums) -> dict[str, Tensor]:
+        """NFT loss and distance to the reference."""
         conditions, sample = prepared.conditions, prepared.sample
-        states = self.world.states(conditions)
         v_live = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
         r_B = torch.tensor([s.r for s in prepared.samples], dtype=torch.float32, device=v_live.device)
         nft = self._nft(sample, v_live, prepared.v_old, r_B)
@@ -140,8 +198,6 @@ class Objective:
             gap = difference.flatten(1).square().mean(dim=1)
             sums.add("reference", gap)
             parts["reference"] = self.config.anchors.reference_penalty * gap
-        if prepared.visit.anchors:
-            parts.update(self._anchors(prepared, states, sums))
         return parts
 
     def _noised(
@@ -184,29 +240,25 @@ class Objective:
 
     def _anchors(self, prepared: Prepared, states: StateSequence, sums: LossSums) -> dict[str, Tensor]:
         """Anchor terms on the samples' own real clips; a sample without a clip adds 0 and is not counted."""
-        samples, visit = prepared.samples, prepared.visit
-        clips = [self._real_of(s.condition_id) for s in samples]
-        rows = [row for row, clip in enumerate(clips) if clip is not None]
-        if not rows:
+        visit, real, weights = prepared.visit, prepared.real, self.config.anchors
+        if real is None:
             return self._anchor_forward_for_nothing(prepared, states) if visit.in_step else {}
-        present = [clip for clip in clips if clip is not None]
-        weights = self.config.anchors
-        chosen = prepared.conditions.select(rows)
-        kept = states.select(rows)
+        chosen = prepared.conditions.select(real.rows)
+        kept = states.select(real.rows)
         parts: dict[str, Tensor] = {}
 
         def add(part: str, weight: float, loss: Tensor) -> None:
             sums.add(part, loss)
-            zeros = torch.zeros(len(samples), device=loss.device, dtype=loss.dtype)
-            index = torch.tensor(rows, device=loss.device)
+            zeros = torch.zeros(len(prepared.samples), device=loss.device, dtype=loss.dtype)
+            index = torch.tensor(real.rows, device=loss.device)
             parts[part] = zeros.index_add(0, index, visit.anchor_scale * weight * loss)
 
-        if weights.fm_real:
-            loss = self._real_flow_matching([samples[r] for r in rows], present, visit, chosen, kept)
+        if real.sample is not None and real.weight_B is not None:
+            output = self.world.velocity(real.sample.x_sigma, real.sample.sigma_B, chosen, kept)
+            loss = flow_matching_loss(real.sample, output.velocity_BCfHW, real.weight_B, has_condition_slot=True)
             add("fm_real", weights.fm_real, loss)
         if weights.transition_real and self.transition_has_gradient:
-            codes = torch.stack([clip.codes for clip in present]).to(self.world.device)
-            loss = transition_cross_entropy(self.world.transition_logits(kept, chosen), codes)
+            loss = transition_cross_entropy(self.world.transition_logits(kept, chosen), real.codes)
             add("transition_real", weights.transition_real, loss)
         return parts
 
@@ -223,23 +275,24 @@ class Objective:
         """In `coupling` mode the cross-entropy is a constant: not computed, never reported as training."""
         return self.config.mode != "coupling"
 
-    def _real_flow_matching(
-        self,
-        samples: Sequence[Sample],
-        clips: Sequence[RealClip],
-        visit: Visit,
-        conditions: ConditionBatch,
-        states: StateSequence,
-    ) -> Tensor:
+    def _real_inputs(self, samples: Sequence[Sample], visit: Visit, conditions: ConditionBatch) -> RealInputs | None:
+        clips = [self._real_of(s.condition_id) for s in samples]
+        rows = tuple(row for row, clip in enumerate(clips) if clip is not None)
+        if not rows:
+            return None
+        present = [clip for clip in clips if clip is not None]
         device = self.world.device
-        x0 = torch.stack([clip.latents for clip in clips]).float().to(device)
-        keys = [(self._anchor_key("real_eps", s, visit), self._anchor_key("real_time", s, visit)) for s in samples]
-        eps = torch.stack([normal(k, x0.shape[1:]) for k, _ in keys]).to(device)
-        steps = torch.stack([choice(k, torch.arange(len(self._grid))) for _, k in keys])
-        sigma_B, weight_B = (v.to(device) for v in self._grid.at(steps))
-        sample = noised(x0, eps, sigma_B, conditions.first_latent_BC1HW)
-        output = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states)
-        return flow_matching_loss(sample, output.velocity_BCfHW, weight_B, has_condition_slot=True)
+        codes = torch.stack([clip.codes for clip in present]).to(device)
+        if not self.config.anchors.fm_real:
+            return RealInputs(rows, None, None, codes)
+        x0 = torch.stack([clip.latents for clip in present]).float().to(device)
+        chosen = [samples[row] for row in rows]
+        eps = torch.stack([normal(self._anchor_key("real_eps", s, visit), x0.shape[1:]) for s in chosen]).to(device)
+        times = [self._anchor_key("real_time", s, visit) for s in chosen]
+        steps = torch.stack([choice(key, torch.arange(len(self._grid))) for key in times])
+        sigma_B, weight_B = (value.to(device) for value in self._grid.at(steps))
+        first = conditions.select(rows).first_latent_BC1HW
+        return RealInputs(rows, noised(x0, eps, sigma_B, first), weight_B, codes)
 
     def _anchor_key(self, purpose: str, sample: Sample, visit: Visit) -> DrawKey:
         return DrawKey(self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, sample.candidate)

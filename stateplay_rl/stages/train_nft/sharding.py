@@ -35,6 +35,8 @@ def shard_frozen(world: World, processes: Processes) -> None:
             "parallel.strategy sharded needs the native backend",
             "--set parallel.strategy=replicated",
         )
+    # Compiled blocks with gathered weights have not been tried on GPUs: sharded training runs uncompiled.
+    world.transformer.run_uncompiled()
     mesh = init_device_mesh(processes.device.type, (processes.count,))
     for block in world.transformer.blocks:
         assert isinstance(block, LatentStateBlock), "the native transformer's own blocks"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stateplay_rl.config.world import Checkpointing
 from stateplay_rl.errors import InputError
 
 H200_SLOWER: Mapping[str, float] = {"h200": 1.0, "l20": 7.0}
@@ -22,11 +23,10 @@ class Speeds:
 
     Args:
         step: one velocity of one candidate.
-        decode: VAE decode of one candidate.
+        decode: VAE decode of one candidate; its file is written by the host meanwhile.
         sample: old forward, live forward and backward of one training sample.
         anchors: what the flow-matching anchor on the real clip adds to a sample.
         encode: VAE encode of one clip.
-        mp4: one candidate's file, on a core of the host; the card does not matter.
         sources: where each figure comes from.
         student: the 9B student on one group: pictures, vision tower, prefill, four scores.
     """
@@ -36,7 +36,6 @@ class Speeds:
     sample: float
     anchors: float
     encode: float
-    mp4: float
     sources: Mapping[str, str]
     student: float = 0.0
 
@@ -78,10 +77,14 @@ class Speeds:
 
 PARTS = ("step", "decode", "sample", "anchors", "encode", "student")
 """What a slower card takes longer for."""
-_TABLE = "the performance goals of one H200"
-_SOURCES = {**dict.fromkeys(PARTS, _TABLE), "student": "docs/student.md"}
-H200 = Speeds(0.22, 1.3, 0.96, 0.72, 0.5, 0.2, _SOURCES, student=3.6)
-"""With gradient checkpointing in training."""
-H200_KEEPING = replace(H200, sample=0.77, anchors=0.56)
-"""Without it: activations are kept."""
-ARENA_CORE = Speeds(0.020, 0.10, 0.065, 0.0, 0.05, 0.02, dict.fromkeys(PARTS, "arena on one core of a 2024 server"))
+_PROFILE = "examples/benchmarks/results/profile_h200.json"
+_SOURCES = {**dict.fromkeys(PARTS, _PROFILE), "student": "docs/student.md"}
+H200 = Speeds(0.208, 1.10, 1.094, 0.783, 0.345, _SOURCES, student=3.6)
+"""With all blocks recomputed in training. The anchor is a forward and backward."""
+H200_BY_CHECKPOINTING: Mapping[Checkpointing, Speeds] = {
+    "full": H200,
+    "selective": replace(H200, sample=0.972, anchors=0.68),
+    "off": replace(H200, sample=0.875, anchors=0.569),
+}
+"""The selective anchor is the mean of the two others."""
+ARENA_CORE = Speeds(0.020, 0.12, 0.065, 0.0, 0.05, dict.fromkeys(PARTS, "arena on one core of a 2024 server"))

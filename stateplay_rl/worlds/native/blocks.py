@@ -6,10 +6,15 @@ L text tokens, h heads, d head width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import torch
 from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
 
@@ -28,22 +33,91 @@ def attend(q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor, visible_NK: Tensor | 
     return out_BhNd.transpose(1, 2).flatten(2)
 
 
+def attend_by(backend: SDPBackend | None, q_BhNd: Tensor, k_BhKd: Tensor, v_BhKd: Tensor) -> Tensor:
+    """`attend` by one named kernel and no other; None leaves the choice to torch.
+
+    Raises:
+        RuntimeError: the kernel does not take these tensors (device, dtype or head width).
+    """
+    if backend is None:
+        return attend(q_BhNd, k_BhKd, v_BhKd)
+    with sdpa_kernel(backend):
+        return attend(q_BhNd, k_BhKd, v_BhKd)
+
+
+def attend_slot_by_slot(
+    backend: SDPBackend | None,
+    q_BhNd: Tensor,
+    k_BhKd: Tensor,
+    v_BhKd: Tensor,
+    slots: int,
+    visible_NK: Tensor | None = None,
+) -> Tensor:
+    """`attend` with the slots of a video as a batch; every query of a slot sees the same keys.
+
+    The fused kernels' backward shares the keys among their thread blocks: a few hundred keys of one video occupy a
+    part of a GPU, and each block goes through all queries. Slot by slot there are as many blocks more.
+    """
+
+    def of_slots(x: Tensor) -> Tensor:
+        return x.unsqueeze(1).expand(-1, slots, *x.shape[1:]).flatten(0, 1)
+
+    batch, queries = q_BhNd.shape[0], q_BhNd.shape[2]
+    q_bhSd = torch.unflatten(q_BhNd, 2, (slots, -1)).transpose(1, 2).flatten(0, 1)
+    mask = None
+    if visible_NK is not None:
+        of_slot_fK = visible_NK[:: queries // slots]
+        mask = of_slot_fK.expand(batch, *of_slot_fK.shape).flatten(0, 1)[:, None, None]
+    choice = nullcontext() if backend is None else sdpa_kernel(backend)
+    with choice:
+        out_bSD = attend(q_bhSd, of_slots(k_BhKd), of_slots(v_BhKd), mask)
+    return torch.unflatten(out_bSD, 0, (batch, slots)).flatten(1, 2)
+
+
 def rotate(x_BhNd: Tensor, rotary: Rotary) -> Tensor:
-    """Rotary position embedding in float32; tables are [N, d/2] cosines and sines of interleaved pairs."""
+    """Rotary position embedding of interleaved pairs (even, odd), in float32.
+
+    even' = even cos - odd sin, odd' = odd cos + even sin; the tables are [N, d]: every cosine twice, and every sine
+    twice, the first time negative. Written as x cos + swapped(x) sin it is one pass over memory when compiled.
+    """
     cos, sin = rotary
-    even, odd = torch.unflatten(x_BhNd.float(), -1, (-1, 2)).unbind(-1)
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).type_as(x_BhNd)
+    x = x_BhNd.float()
+    swapped = torch.unflatten(x, -1, (-1, 2)).flip(-1).flatten(-2)
+    return (x * cos + swapped * sin).type_as(x_BhNd)
 
 
 class RotarySelfAttention:
-    """Attention processor (diffusers' extension point) with float32 rotary tables and plain SDPA."""
+    """Attention processor (diffusers' extension point) with float32 rotary tables and plain SDPA.
+
+    Args:
+        backend: the kernel; None leaves the choice to torch.
+        recompute: normalise and rotate again in the backward instead of keeping the results. When compiled this
+            costs two passes over memory and saves two of about eighteen tensors of a block.
+    """
+
+    def __init__(self, backend: SDPBackend | None = None, recompute: bool = False) -> None:
+        self.backend = backend
+        self.recompute = recompute
 
     def __call__(self, attn: WanAttention, x_BND: Tensor, rotary: Rotary) -> Tensor:
         """Self-attention of all video tokens, [B, N, D]."""
         value = attn.to_v(x_BND)
-        query = rotate(split_heads(attn.norm_q(attn.to_q(x_BND)).type_as(value), attn.heads), rotary)
-        key = rotate(split_heads(attn.norm_k(attn.to_k(x_BND)).type_as(value), attn.heads), rotary)
-        return attn.to_out[0](attend(query, key, split_heads(value, attn.heads)))  # type: ignore[no-any-return]
+
+        def query(x_BND: Tensor) -> Tensor:
+            return rotate(split_heads(attn.norm_q(x_BND).type_as(value), attn.heads), rotary)
+
+        def key(x_BND: Tensor) -> Tensor:
+            return rotate(split_heads(attn.norm_k(x_BND).type_as(value), attn.heads), rotary)
+
+        q_BhNd, k_BhNd = self.light(query, attn.to_q(x_BND)), self.light(key, attn.to_k(x_BND))
+        return attn.to_out[0](attend_by(self.backend, q_BhNd, k_BhNd, split_heads(value, attn.heads)))  # type: ignore[no-any-return]
+
+    def light(self, function: Callable[[Tensor], Tensor], x_BND: Tensor) -> Tensor:
+        """A cheap function of one tensor, recomputed in the backward where that is wanted."""
+        if self.recompute and torch.is_grad_enabled():
+            found: Tensor = checkpoint(function, x_BND, use_reentrant=False, preserve_rng_state=False)
+            return found
+        return function(x_BND)
 
 
 class MultiHeadAttention(nn.Module):
@@ -63,12 +137,16 @@ class MultiHeadAttention(nn.Module):
         self.v = nn.Linear(context_dim, width)
         self.out = nn.Linear(width, dim)
 
-    def forward(self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None) -> Tensor:
-        """Read `context_BKD` from every query, [B, N, D]."""
+    def forward(
+        self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None, slots: int | None = None
+    ) -> Tensor:
+        """Read `context_BKD` from every query, [B, N, D]; with `slots`, `attend_slot_by_slot`."""
         query, key, value = (
             split_heads(linear(x), self.heads)
             for linear, x in ((self.q, x_BND), (self.k, context_BKD), (self.v, context_BKD))
         )
+        if slots is not None:
+            return self.out(attend_slot_by_slot(None, query, key, value, slots, visible_NK))  # type: ignore[no-any-return]
         return self.out(attend(query, key, value, visible_NK))  # type: ignore[no-any-return]
 
 
@@ -83,11 +161,14 @@ class CouplingAttention(MultiHeadAttention):
         self.gate = nn.Parameter(torch.zeros(1))
         self.eps = eps
 
-    def forward(self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None, slots: int | None = None
+    ) -> Tensor:
         """The gated update of the hidden state, float32 [B, N, D]."""
         # The known key names hold no norm of their own, so this one has no parameters.
         queries_BND = F.layer_norm(x_BND.float(), x_BND.shape[-1:], eps=self.eps).type_as(x_BND)
-        return super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK).float() * self.gate.float()
+        update_BND = super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK, slots)
+        return update_BND.float() * self.gate.float()
 
 
 class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
@@ -102,6 +183,17 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
         self.latent_state_attention: CouplingAttention | None = None
         if latent_state is not None:
             self.latent_state_attention = CouplingAttention(sizes.dim, latent_state, sizes.eps)
+
+    def use_attention(self, backend: SDPBackend | None) -> None:
+        """Kernel of self-attention and text attention; None leaves the choice to torch.
+
+        With a kernel named, the attentions with few keys go slot by slot when gradients flow.
+        """
+        self.attn1.processor.backend = backend
+
+    def prepare_to_compile(self) -> None:
+        """What only pays in a compiled block."""
+        self.attn1.processor.recompute = True
 
     def text_keys_values(self, text_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Text keys and values [B, h, L, d]; they depend on neither sigma nor latents."""
@@ -132,12 +224,19 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
         hidden_BfSD = (hidden_BfSD.float() + x.float() * gate1).to(dtype)
 
         x = self.norm2(hidden_BfSD.float()).to(dtype).flatten(1, 2)
-        query = self.attn2.norm_q(self.attn2.to_q(x)).type_as(text_value_BhLd)
-        x = attend(split_heads(query, self.attn2.heads), text_key_BhLd, text_value_BhLd)
+        way = self.attn1.processor
+        query_BhNd = way.light(
+            lambda x: split_heads(self.attn2.norm_q(x).type_as(text_value_BhLd), self.attn2.heads), self.attn2.to_q(x)
+        )
+        apart = slots if way.backend is not None and torch.is_grad_enabled() else None
+        if apart is None:
+            x = attend_by(way.backend, query_BhNd, text_key_BhLd, text_value_BhLd)
+        else:
+            x = attend_slot_by_slot(SDPBackend.FLASH_ATTENTION, query_BhNd, text_key_BhLd, text_value_BhLd, apart)
         hidden_BfSD = hidden_BfSD + self.attn2.to_out[0](x).unflatten(1, (slots, -1))
 
         if self.latent_state_attention is not None:
-            update_BND = self.latent_state_attention(hidden_BfSD.flatten(1, 2), states_BKD, visible_NK)
+            update_BND = self.latent_state_attention(hidden_BfSD.flatten(1, 2), states_BKD, visible_NK, apart)
             hidden_BfSD = (hidden_BfSD.float() + update_BND.unflatten(1, (slots, -1))).to(dtype)
 
         x = (self.norm3(hidden_BfSD.float()) * (1 + scale2) + shift2).to(dtype)

@@ -139,7 +139,9 @@ class LatentStateRollout(nn.Module):
         with torch.autocast(patches_BPC.device.type, enabled=False):
             state_BMS = self.initializer(patches_BPC.to(self.output_projection.weight.dtype), *grid)
             states = [state_BMS]
-            for input_BS in self.transition.inputs(action_bins_BfK).unbind(1):
+            # Step by step contiguous: strides that depend on f would compile a step again for every length.
+            inputs_fBS = self.transition.inputs(action_bins_BfK).transpose(0, 1)
+            for input_BS in inputs_fBS.clone(memory_format=torch.contiguous_format):
                 state_BMS = self.transition(state_BMS, input_BS)
                 states.append(state_BMS)
             low_BfMS = torch.stack(states, dim=1)

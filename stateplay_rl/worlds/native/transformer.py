@@ -18,14 +18,19 @@ from diffusers.models.normalization import FP32LayerNorm
 from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed, WanTimeTextImageEmbedding
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
 from torch.utils.checkpoint import checkpoint
 
+from stateplay_rl.config.world import Checkpointing
 from stateplay_rl.errors import InputError
 from stateplay_rl.worlds.native.blocks import LatentStateBlock, Rotary
 from stateplay_rl.worlds.native.latent_state import LatentStateRollout, TransitionPredictor
 from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
+from stateplay_rl.worlds.native.speed import allow_graphs
 
 MAX_POSITIONS = 1024
+SELECTIVE_EVERY = 2
+"""With selective checkpointing, every second block is recomputed: half the memory for half the extra forward."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
         self.sizes = sizes
         self.latent_state = latent_state
         self.compute_dtype = compute_dtype
-        self.gradient_checkpointing = False
+        self.checkpointing: Checkpointing = "off"
         dim = sizes.dim
         self.patch_embedding = nn.Conv3d(sizes.in_channels, dim, sizes.patch, sizes.patch)
         self.condition_embedder = WanTimeTextImageEmbedding(dim, sizes.freq_dim, dim * 6, sizes.text_dim)
@@ -164,7 +169,7 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
             time_BfD, modulation_Bf6D = self._time(timesteps_B, slots)
             actions = self._actions(action_bins_BfK)
             hidden_BfSD = tokens_BfhwD.flatten(2, 3)
-            recompute = self.gradient_checkpointing and torch.is_grad_enabled()
+            recomputed = self._recomputed_blocks()
             for index, block in enumerate(self.blocks):
                 inputs = (
                     hidden_BfSD,
@@ -176,7 +181,7 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
                     state_tokens_BND,
                     visible_NK,
                 )
-                if recompute:
+                if index in recomputed:
                     hidden_BfSD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
                 else:
                     hidden_BfSD = block(*inputs)
@@ -185,17 +190,39 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
             velocity_BCfHW = self._head(hidden_BfSD, time_BfD, height, width)
         return velocity_BCfHW, kept
 
-    def compile_blocks(self, **options: object) -> None:
-        """Compile every block (and one transition step) in place; parameter names do not change."""
+    def use_attention(self, backend: SDPBackend | None) -> None:
+        """Kernel of self-attention and text attention; None leaves the choice to torch."""
         for block in self._blocks():
+            block.use_attention(backend)
+
+    def compile_blocks(self, **options: object) -> None:
+        """Compile every block (and one transition step) in place; parameter names do not change.
+
+        All blocks share one graph for each shape, and one more for each way that gradients flow: none, into the
+        states only (the first block of a frozen trunk), into hidden state and states. So there are more graphs
+        than torch's limit, above which it would quietly run uncompiled.
+        """
+        allow_graphs()
+        for block in self._blocks():
+            block.prepare_to_compile()
             block.compile(**options)
         if self.latent_state_rollout is not None:
             self.latent_state_rollout.transition.compile(**options)
+
+    def run_uncompiled(self) -> None:
+        """Undo `compile_blocks`."""
+        for module in self.modules():
+            module._compiled_call_impl = None
 
     # -- parts ------------------------------------------------------------------------------------------
 
     def _blocks(self) -> list[LatentStateBlock]:
         return [block for block in self.blocks if isinstance(block, LatentStateBlock)]
+
+    def _recomputed_blocks(self) -> range:
+        if self.checkpointing == "off" or not torch.is_grad_enabled():
+            return range(0)
+        return range(0, len(self.blocks), 1 if self.checkpointing == "full" else SELECTIVE_EVERY)
 
     def _autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, dtype=self.compute_dtype, enabled=self.compute_dtype is not torch.float32)
@@ -234,7 +261,7 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
         return x.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)  # type: ignore[no-any-return]
 
     def _rotary_tables(self, slots: int, height: int, width: int, device: torch.device) -> Rotary:
-        """Float32 cosines and sines [N, head width / 2], once per shape and device."""
+        """Float32 cosines and signed sines [N, head width] as `rotate` wants them, once per shape and device."""
         key = (slots, height, width, device)
         if key not in self._rotary:
             if max(slots, height, width) > MAX_POSITIONS:
@@ -243,7 +270,9 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
             with torch.inference_mode(False), torch.device("cpu"):
                 rope = WanRotaryPosEmbed(self.sizes.head_dim, (1, 1, 1), MAX_POSITIONS)
                 cos, sin = rope(torch.empty(1, 1, slots, height, width, device="meta"))
-                self._rotary[key] = (cos[0, :, 0, 0::2].to(device), sin[0, :, 0, 1::2].to(device))
+                cos, sin = cos[0, :, 0, 0::2], sin[0, :, 0, 1::2]
+                pairs = (torch.stack((cos, cos), -1), torch.stack((-sin, sin), -1))
+                self._rotary[key] = (pairs[0].flatten(1).to(device), pairs[1].flatten(1).to(device))
         return self._rotary[key]
 
     def _visible_states(self, slots: int, tokens_per_slot: int, device: torch.device) -> Tensor:

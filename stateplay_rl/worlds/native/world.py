@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stateplay_rl.config.world import Checkpointing
 from stateplay_rl.errors import UsageError
 from stateplay_rl.worlds.base import (
     ConditionBatch,
@@ -34,6 +35,7 @@ from stateplay_rl.worlds.native.first_block import first_block_cache
 from stateplay_rl.worlds.native.keymap import TrainingLayout
 from stateplay_rl.worlds.native.modes import trained_groups
 from stateplay_rl.worlds.native.policy_weights import overlay_weights, prepare_lora, trained_weights
+from stateplay_rl.worlds.native.speed import PLAIN, Speed
 from stateplay_rl.worlds.native.text import TextEncoder
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer, TextKeysValues
 from stateplay_rl.worlds.native.transition_tokenizer import TransitionTokenizer
@@ -85,7 +87,8 @@ class NativeWorld:
         hashes: content hashes of the weight files.
         device: where everything is.
         compute_dtype: dtype of matrix products; trained parameters are float32 in any case.
-        gradient_checkpointing: recompute blocks in the backward pass.
+        checkpointing: blocks recomputed in the backward pass.
+        speed: faster ways to the same numbers; none by default.
     """
 
     def __init__(
@@ -96,7 +99,8 @@ class NativeWorld:
         *,
         device: torch.device,
         compute_dtype: torch.dtype,
-        gradient_checkpointing: bool = False,
+        checkpointing: Checkpointing = "off",
+        speed: Speed = PLAIN,
     ) -> None:
         self.spec = spec
         self.sha256 = hashes.world_sha256
@@ -106,7 +110,14 @@ class NativeWorld:
         self.device = device
         self.compute_dtype = compute_dtype
         self.transformer = modules.transformer.eval().requires_grad_(False)
-        self.transformer.gradient_checkpointing = gradient_checkpointing
+        self.transformer.checkpointing = checkpointing
+        self.speed = speed
+        self.transformer.use_attention(speed.attention)
+        if speed.compiled:
+            self.transformer.compile_blocks(dynamic=False)
+        modules.vae.use_fused(speed.fused_vae)
+        if speed.parked_text:
+            modules.text.park()
         self._tokenizer = modules.tokenizer.eval().requires_grad_(False)
         self._vae = modules.vae
         self._text = modules.text

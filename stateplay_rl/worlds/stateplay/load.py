@@ -51,7 +51,7 @@ def load_checkout_world(config: WorldConfig, spec: WorldSpec, device: torch.devi
         {"backend": "stateplay", "checkout": record},
         device=device,
         compute_dtype=dtype,
-        gradient_checkpointing=config.gradient_checkpointing,
+        gradient_checkpointing=config.gradient_checkpointing == "full",
         model_fn_kwargs=config.checkout_options.model_fn_kwargs,
     )
     if "sampler" in checkout.symbols.found:

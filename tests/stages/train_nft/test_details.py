@@ -54,7 +54,7 @@ def test_in_coupling_mode_the_cross_entropy_has_no_norm() -> None:
 
 def test_checkpointed_blocks_give_the_same_norms() -> None:
     plain, recomputing = Bench(), Bench()
-    recomputing.world.transformer.gradient_checkpointing = True
+    recomputing.world.transformer.checkpointing = "full"
     for bench in (plain, recomputing):
         bench.nudge("live", 0.1)
     first, second = (gradient_norms(b.objective, b.groups, b.samples()[0], 0) for b in (plain, recomputing))

@@ -216,3 +216,19 @@ def test_the_norm_is_that_of_the_flat_gradient() -> None:
     gradient = global_gradient(bench.objective, bench.samples(), VISIT, bench.parameters, ONE)
     assert gradient.norm() == pytest.approx(float(gradient.flat().double().norm()), rel=1e-9)
     assert all(p.grad is None for p in bench.parameters)
+
+
+@pytest.mark.parametrize("mode", ["transition", "joint"])
+def test_the_anchors_backward_may_come_apart(mode: str) -> None:
+    """With half of the activations at a time: the same gradient, sums and losses but for the order of additions."""
+    found = []
+    for apart in (False, True):
+        bench = Bench(mode)
+        bench.nudge("live", 0.1)
+        bench.no_clip = {bench.samples()[0].condition_id}
+        bench.objective.backward_apart = apart
+        found.append(global_gradient(bench.objective, bench.samples(), VISIT, bench.parameters, ONE))
+    assert distance(found[0].flat(), found[1].flat()) < 1e-5
+    assert not torch.equal(found[0].flat(), found[1].flat())
+    for part, mean in found[0].sums.means().items():
+        assert found[1].sums.means()[part] == (None if mean is None else pytest.approx(mean, rel=1e-6)), part

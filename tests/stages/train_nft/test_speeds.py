@@ -11,7 +11,6 @@ from stateplay_rl.stages.train_nft.speeds import H200, PARTS
 def test_another_card_is_slower_in_every_part() -> None:
     l20 = H200.on("l20")
     assert all(getattr(l20, part) == 7 * getattr(H200, part) for part in PARTS)
-    assert l20.mp4 == H200.mp4, "files are written by the host"
     assert H200.on("h200").step == H200.step
     assert "7 times" in l20.sources["device"]
     with pytest.raises(InputError, match="'a100' is not known"):

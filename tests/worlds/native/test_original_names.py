@@ -46,9 +46,10 @@ def golden_vae(weights: dict[str, torch.Tensor], slots_per_call: int = 1) -> Vid
     return vae
 
 
-@pytest.mark.parametrize("slots_per_call", [1, 4])
-def test_the_vae_reproduces_the_golden_vectors(slots_per_call: int) -> None:
+@pytest.mark.parametrize(("slots_per_call", "fused"), [(1, False), (4, False), (1, True)])
+def test_the_vae_reproduces_the_golden_vectors(slots_per_call: int, fused: bool) -> None:
     vae = golden_vae(load_file(GOLDEN / "vae_weights.safetensors"), slots_per_call)
+    vae.use_fused(fused)
     io = load_file(GOLDEN / "vae_io.safetensors")
     with torch.no_grad():
         latents = vae.normalise(vae.moments(io["video"])[:, :8])

@@ -72,6 +72,16 @@ def test_the_cache_is_bounded(encoder: TextEncoder) -> None:
     assert torch.equal(encoder.encode([*PROMPTS, *PROMPTS]), expected.repeat(2, 1, 1))
 
 
+def test_a_parked_encoder_gives_the_same_contexts_and_keeps_its_weights(encoder: TextEncoder) -> None:
+    expected = encoder.encode(list(PROMPTS))
+    encoder._contexts.clear()
+    places = [parameter.data_ptr() for parameter in encoder.model.parameters()]
+    encoder.park()
+    assert torch.equal(encoder.encode(list(PROMPTS)), expected)
+    assert [parameter.data_ptr() for parameter in encoder.model.parameters()] == places
+    assert encoder.device == torch.device("cpu")
+
+
 def test_weights_round_trip_without_the_tied_copy(encoder: TextEncoder, tmp_path: Path) -> None:
     weights = encoder.export_weights()
     assert "encoder.embed_tokens.weight" not in weights

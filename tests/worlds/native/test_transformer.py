@@ -166,14 +166,15 @@ def test_text_keys_and_values_can_be_reused(model, inputs):
 
 def test_checkpointing_changes_no_gradient(model_factory, inputs):
     grads = []
-    for checkpointing in (False, True):
+    for checkpointing in ("off", "selective", "full"):
         model = model_factory()
-        model.gradient_checkpointing = checkpointing
+        model.checkpointing = checkpointing
         run(model, inputs).square().mean().backward()
         grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
-    assert grads[0].keys() == grads[1].keys()
-    for name, grad in grads[0].items():
-        torch.testing.assert_close(grads[1][name], grad, msg=name)
+    for other in grads[1:]:
+        assert grads[0].keys() == other.keys()
+        for name, grad in grads[0].items():
+            torch.testing.assert_close(other[name], grad, msg=name)
 
 
 def test_a_frozen_trunk_passes_the_gradient_to_module_b(model, inputs):
@@ -241,3 +242,8 @@ def test_blocks_compile_once_and_without_graph_breaks(model_factory, inputs, rel
         assert relative(run(model, inputs), expected) < 1e-5
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # one block, one transition step
     run(model, inputs).sum().backward()
+    model.run_uncompiled()
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with torch.no_grad():
+        assert torch.equal(run(model, inputs), expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs

@@ -52,6 +52,51 @@ def test_encoding_several_slots_at_once_equals_the_librarys_loop(slots: int, cou
     torch.testing.assert_close(vae.denormalise(vae.encode(video)), expected, rtol=0, atol=3e-6)
 
 
+@pytest.mark.parametrize("latent_frames", [1, 2, 5, 6])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"dim_mult": (1, 2, 2)},
+        {"dim_mult": (1, 2, 4, 4), "temporal_downsample": (False, True, True), "num_res_blocks": 2, "base_dim": 4},
+    ],
+)
+def test_the_fused_way_equals_the_librarys(sizes: dict[str, object], latent_frames: int) -> None:
+    """One slot, two, one whole call of several, and a rest; the last sizes are those of Wan2.2, narrower."""
+    vae = build(**sizes)
+    raw = torch.randn(2, 4, latent_frames, 4, 4, generator=torch.Generator().manual_seed(1)) * 0.3
+    side = 4 * vae.architecture.spatial_factor
+    video = vae.pixels(torch.from_numpy(frames(4 * (latent_frames - 1) + 1, batch=2, size=side)))
+    with torch.no_grad():
+        decoded, moments = vae.decode_raw(raw), vae.moments(video)
+        vae.use_fused(True)
+        assert not torch.equal(vae.decode_raw(raw), decoded)  # another order of sums: it did go the other way
+        torch.testing.assert_close(vae.decode_raw(raw), decoded, rtol=0, atol=1e-5)
+        torch.testing.assert_close(vae.moments(video), moments, rtol=0, atol=1e-5)
+
+
+def test_the_fused_way_is_as_near_to_float32_in_bfloat16() -> None:
+    exact, library, fused = (build() for _ in range(3))
+    for vae in (library, fused):
+        vae.prepare_for_inference(torch.bfloat16, torch.device("cpu"))
+    fused.use_fused(True)
+    raw = torch.randn(1, 4, 3, 4, 4, generator=torch.Generator().manual_seed(1)) * 0.3
+    with torch.no_grad():
+        expected = exact.decode_raw(raw)
+        errors = [float((vae.decode_raw(raw).float() - expected).norm() / expected.norm()) for vae in (library, fused)]
+    assert 0 < errors[1] < 1.1 * errors[0] < 0.1
+
+
+def test_gradients_go_the_librarys_way() -> None:
+    """The fused passes write in place: a call with gradients never meets them."""
+    vae = build()
+    vae.use_fused(True)
+    raw = torch.ones(1, 4, 2, 4, 4, requires_grad=True)
+    vae.decode_raw(raw).sum().backward()
+    assert raw.grad is not None
+    assert bool((raw.grad != 0).any())
+
+
 def test_a_video_does_not_depend_on_its_batch() -> None:
     vae = build()
     video = frames(9, batch=5)

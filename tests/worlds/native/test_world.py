@@ -265,9 +265,9 @@ def test_bfloat16_computes_with_float32_masters(tmp_path: Path) -> None:
 
 def test_checkpointing_gives_the_same_gradient() -> None:
     gradients = []
-    for recompute in (False, True):
+    for checkpointing in ("off", "full"):
         world = tiny_world()
-        world.transformer.gradient_checkpointing = recompute
+        world.transformer.checkpointing = checkpointing
         world.set_mode("transition")
         conditions = world.encode_conditions(tiny_inputs(1))
         with world.policies.live_window():
