@@ -121,7 +121,8 @@ class RunData:
         """Stage (`a`, `c`, `hand`) and the metrics' lines of each stretch of batches; old runs name no stage."""
         names = [str(record.get("stage") or "") for record in self.metrics]
         starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
-        return tuple((names[i], range(i, end)) for i, end in zip(starts, [*starts[1:], len(names)], strict=True))
+        ends = [*starts[1:], len(names)] if names else []
+        return tuple((names[i], range(i, end)) for i, end in zip(starts, ends, strict=True))
 
     def evaluations_of(self, policy: str, judge_id: str | None = None) -> tuple[Evaluation, ...]:
         """Evaluations of one policy by batch, by one judge when it is named."""

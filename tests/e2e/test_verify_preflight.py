@@ -255,7 +255,7 @@ def gate_line(config: PreflightConfig, tmp_path: Path) -> Any:
 
 @pytest.mark.usefixtures("answers")
 def test_a_student_is_saved_and_read_back(arena: Arena, tmp_path: Path, model: Path) -> None:
-    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, reading="expected"))
+    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, reading="expected", candidates=(2,)))
     line = gate_line(config, tmp_path)
     assert (line.status, "saved, read back" in line.detail) == ("passed", True), line
 
@@ -273,13 +273,13 @@ def test_a_student_that_is_not_what_was_saved(
         real(wrapped, folder, base)
 
     monkeypatch.setattr(student_judge, "save_adapter", save_other)
-    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, reading="expected"))
+    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, reading="expected", candidates=(2,)))
     line = gate_line(config, tmp_path)
     assert (line.status, "saved and read back" in line.detail, "train-rm" in line.todo) == ("failed", True, True)
 
 
 def test_a_student_without_scores(arena: Arena, tmp_path: Path, model: Path) -> None:
-    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, max_length=100))
+    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=True, max_length=100, candidates=(2,)))
     line = gate_line(config, tmp_path)
     assert (line.status, "too_long" in line.detail, "train-rm" in line.todo) == ("failed", True, True)
 
@@ -300,7 +300,7 @@ def test_a_gate_that_was_missed_fails_its_line_alone(
     arena: Arena, tmp_path: Path, model: Path, stage_a: Path, passed: bool
 ) -> None:
     """The whole checklist of stage C: going on in stage A's ledger, with the student as the judge."""
-    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=passed, reading="expected"))
+    config = stage_c(arena, tmp_path, seal(tmp_path / "rm", model, passed=passed, reading="expected", candidates=(2,)))
     lines = lines_of(config.model_copy(update={"run": stage_a}), tmp_path)
     assert failed(lines) == (set() if passed else {"gate and student"}), lines
     assert passed or "--extend" in lines["gate and student"].todo

@@ -272,7 +272,7 @@ def test_production_mode_fails_groups_that_do_not_fit(tmp_path: Path, root: Path
     assert reasons == {"bare": "no_reference", "short": "short_video"}
 
 
-@pytest.mark.parametrize("flags", [(), ("--probe",)])
+@pytest.mark.parametrize("probe", [(), ("--probe",)])
 def test_without_a_key_nothing_is_begun(
     groups: Path,
     root: Path,
