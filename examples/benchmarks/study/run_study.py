@@ -1,0 +1,257 @@
+"""Does it help? The arena study: methods at equal candidate budgets, several seeds, on ground truth.
+
+On one GPU or several (processes are spread over them; an arm takes a fraction of a GPU):
+
+    python examples/benchmarks/study/run_study.py --out study --workers 16
+
+The short form on a CPU, some minutes:
+
+    python examples/benchmarks/study/run_study.py --out study --device cpu --short
+
+It can be stopped and started again: data sets and finished arms are files in `--out` and are kept. Phases: `prepare`
+(clips), `time` (seconds of a batch, one process a GPU, nothing else running), `tune` (settings of every method on other
+clips), `main` (all reported arms). `study_results.py` makes tables and figures of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from arm_data import Piece, pieces, write_piece
+from arms import (
+    FULL,
+    HELDOUT_CLIPS,
+    METHODS,
+    SHORT,
+    TRAIN_CLIPS,
+    TUNE_HELDOUT_CLIPS,
+    TUNE_TRAIN_CLIPS,
+    Arm,
+    Scale,
+    study_arms,
+    timing_arms,
+    tuning_arms,
+)
+
+PHASES = ("prepare", "time", "tune", "main")
+TUNING_FILE = "tuning.json"
+Task = Piece | Arm
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things lie: data sets in `root/data`, results in `root/arms`."""
+
+    root: Path
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    def result(self, arm: Arm) -> Path:
+        return self.root / "arms" / f"{arm.name}.json"
+
+    def is_done(self, task: Task) -> bool:
+        return (task.path(self.data) if isinstance(task, Piece) else self.result(task)).is_file()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write beside, then rename: a killed study leaves no half file."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value) + "\n")
+    part.rename(path)
+
+
+def do_task(task: Task, place: Place, scale: Scale, device: str) -> str:
+    """Carry out a task; returns a line about it."""
+    import torch
+    from arm_training import open_world, run_arm
+
+    began = time.perf_counter()
+    where = torch.device(device)
+    if isinstance(task, Piece):
+        write_piece(task, place.data, open_world(where))
+        return f"{task.path(place.data).name}: {time.perf_counter() - began:.1f} s"
+    result = run_arm(task, scale, place.data, where)
+    write_json(place.result(task), result)
+    scores = " ".join(f"{point['referee']:.1f}" for point in result["curve"])
+    return f"{task.name}: {scores}  ({time.perf_counter() - began:.1f} s)"
+
+
+def work(number: int, device: str, place: Place, scale: Scale, deadline: float, tasks: Any, done: Any) -> None:
+    """A worker process: tasks until None comes, or the deadline."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    while (task := tasks.get()) is not None:
+        if time.time() > deadline:
+            done.put(("late", number, repr(task)))
+            continue
+        try:
+            done.put(("done", number, do_task(task, place, scale, device)))
+        except Exception:  # noqa: BLE001 - the boundary of a worker: the study goes on without this arm
+            done.put(("failed", number, f"{task}\n{traceback.format_exc()}"))
+
+
+class Pool:
+    """Worker processes spread over the devices; with a place at every one of them first."""
+
+    def __init__(self, devices: Sequence[str], workers: int, place: Place, scale: Scale, deadline: float) -> None:
+        self._context: SpawnContext = get_context("spawn")
+        self._devices, self._workers = devices, workers
+        self._arguments = (place, scale, deadline)
+        self._place, self._deadline = place, deadline
+        self._started = time.time()
+        self.failures = 0
+
+    def run(self, title: str, tasks: Sequence[Task], workers: int | None = None) -> bool:
+        """All tasks that are not done yet; False if the deadline left some out, or some failed."""
+        waiting = [task for task in tasks if not self._place.is_done(task)]
+        count = min(workers or self._workers, len(waiting))
+        print(f"[{self._now()}] {title}: {len(waiting)} of {len(tasks)} left, {count} processes", flush=True)
+        if not waiting:
+            return True
+        todo, done = self._context.Queue(), self._context.Queue()
+        for task in [*waiting, *[None] * count]:
+            todo.put(task)
+        processes = []
+        for number in range(count):
+            device = self._devices[number % len(self._devices)]
+            arguments = (number, device, *self._arguments, todo, done)
+            processes.append(self._context.Process(target=work, args=arguments, daemon=True))
+            processes[-1].start()
+        finished = self._collect(processes, len(waiting), done)
+        for process in processes:
+            process.join()
+        return finished
+
+    def _collect(self, processes: Sequence[SpawnProcess], count: int, done: Any) -> bool:
+        complete = True
+        left = count
+        while left:
+            try:
+                kind, number, text = done.get(timeout=5)
+            except queue.Empty:
+                if not any(process.is_alive() for process in processes):
+                    print("all processes have ended before their work was done", flush=True)
+                    self.failures += 1
+                    return False
+                continue
+            left -= 1
+            complete = complete and kind == "done"
+            self.failures += kind == "failed"
+            if kind != "late":
+                print(f"[{self._now()}] {kind} ({number}) {text}", flush=True)
+        if not complete:
+            print(f"[{self._now()}] something is left: run again", flush=True)
+        return complete
+
+    def _now(self) -> str:
+        return f"{time.time() - self._started:6.1f} s"
+
+
+def data_tasks(scale: Scale) -> list[Piece]:
+    """Pieces of every data set, the reported ones first."""
+    from arm_training import training_total
+
+    sets = [(HELDOUT_CLIPS, scale.heldout)]
+    sets += [(TRAIN_CLIPS + seed, training_total(scale, tune=False)) for seed in scale.seeds]
+    if scale.tune_batches:
+        sets += [(TUNE_HELDOUT_CLIPS, scale.tune_heldout), (TUNE_TRAIN_CLIPS, training_total(scale, tune=True))]
+    return [piece for seed, total in sets for piece in pieces(seed, total)]
+
+
+def choose(place: Place, arms: Sequence[Arm]) -> dict[str, int]:
+    """The setting of every tuned method with the best mean of its last held-out scores; written once, then kept.
+
+    Raises:
+        SystemExit: a tuning arm has no result.
+    """
+    target = place.root / TUNING_FILE
+    if target.is_file():
+        return {name: int(line["chosen"]) for name, line in json.loads(target.read_text()).items()}
+    table: dict[str, dict[str, Any]] = {}
+    for arm in arms:
+        if not place.is_done(arm):
+            raise SystemExit(f"{arm.name} has no result: run the phase tune first")
+        result = json.loads(place.result(arm).read_text())
+        score = sum(point["referee"] for point in result["curve"]) / len(result["curve"])
+        rows = table.setdefault(arm.method, {"grid": []})["grid"]
+        rows.append({**asdict(arm.setting), "score": score, "curve": [p["referee"] for p in result["curve"]]})
+    for line in table.values():
+        line["chosen"] = max(range(len(line["grid"])), key=lambda n: line["grid"][n]["score"])
+    if table:
+        write_json(target, table)
+    return {name: int(line["chosen"]) for name, line in table.items()}
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of data sets and results")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--workers", type=int, default=None, help="arms at once; default 8 a GPU, 1 on a CPU")
+    parser.add_argument("--short", action="store_true", help="four methods, one seed, a small budget, no tuning")
+    parser.add_argument("--phases", default=",".join(PHASES), help="which of prepare,time,tune,main")
+    parser.add_argument("--deadline", type=float, default=float("inf"), help="start no arm after so many seconds")
+    parser.add_argument("--only", default="", help="main arms whose name holds one of these, comma separated")
+    options = parser.parse_args(argv)
+    unknown = set(options.phases.split(",")) - set(PHASES)
+    if unknown:
+        parser.error(f"unknown phases {', '.join(sorted(unknown))}: use {', '.join(PHASES)}")
+    return options
+
+
+def study(place: Place, scale: Scale, pool: Pool, phases: Sequence[str], devices: int, only: Sequence[str]) -> bool:
+    """The phases in order; True if all that was asked for is done."""
+    finished = True
+    if "prepare" in phases:
+        finished = pool.run("prepare", data_tasks(scale))
+    if finished and "time" in phases:
+        # One process a GPU and nothing beside it: only then are seconds a method's own.
+        finished = pool.run("time", timing_arms(scale), workers=devices)
+    if finished and "tune" in phases:
+        finished = pool.run("tune", tuning_arms(scale))
+    if finished and "main" in phases:
+        chosen = choose(place, tuning_arms(scale))
+        print("settings: " + ", ".join(f"{name} {METHODS[name].grid[n]}" for name, n in chosen.items()), flush=True)
+        arms = [arm for arm in study_arms(scale, chosen) if not only or any(part in arm.name for part in only)]
+        finished = pool.run("main", arms)
+    return finished
+
+
+def main(argv: Sequence[str] | None = None, scale: Scale | None = None) -> int:
+    """0 when everything asked for is done, 5 when some is left for another start, 1 when an arm failed."""
+    options = parse(argv)
+    place = Place(options.out.resolve())
+    place.data.mkdir(parents=True, exist_ok=True)
+    (place.root / "arms").mkdir(exist_ok=True)
+    devices = ["cpu"]
+    if options.device == "cuda":
+        import torch
+
+        devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        if not devices:
+            raise SystemExit("no GPU is visible: use --device cpu")
+    workers = options.workers or (8 * len(devices) if options.device == "cuda" else 1)
+    chosen_scale = scale or (SHORT if options.short else FULL)
+    pool = Pool(devices, workers, place, chosen_scale, time.time() + options.deadline)
+    only = [part for part in options.only.split(",") if part]
+    finished = study(place, chosen_scale, pool, options.phases.split(","), len(devices), only)
+    return 1 if pool.failures else 0 if finished else 5
+
+
+if __name__ == "__main__":
+    sys.exit(main())
