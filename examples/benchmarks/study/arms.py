@@ -14,7 +14,7 @@ ARENA_CONFIG = Path(__file__).resolve().parents[2] / "configs" / "arena.yaml"
 
 Kind = Literal["base", "nft", "rejection", "sft", "flow_grpo"]
 Purpose = Literal["time", "tune", "main", "judge"]
-JUDGES_PRESENT = "referee"
+TRAINING_JUDGE = "referee"
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,12 @@ METHODS: Mapping[str, Method] = {
     "nft_long": Method("nft", tuned_as="nft", is_long=True),
 }
 
-MAIN = ("nft", "flow_grpo", "shuffled", "sft_mixture", "rejection", "nft_guard", "nft_joint", "sft_true")
+MAIN = ("flow_grpo", "nft", "shuffled", "sft_mixture", "rejection")
 """Over all seeds, the most important first."""
-EXTRA = ("nft_no_anchor",)
-"""Over all seeds, after the judges: the like of Flow-GRPO, which has no anchors."""
+EXTRA = ("nft_guard", "nft_joint", "sft_true", "nft_no_anchor")
+"""Over all seeds, after the judges; the last one is the like of Flow-GRPO, which has no anchors."""
 ABLATIONS = (
+    "nft_long",
     "nft_beta01",
     "nft_group_deviation",
     "nft_own_noise",
@@ -109,8 +110,8 @@ ABLATIONS = (
     "nft_eta_09",
     "nft_full_schedule",
     "nft_real_default",
-    "nft_long",
 )
+"""One seed each."""
 TUNED = ("flow_grpo", "nft", "nft_joint", "rejection", "sft_mixture", "sft_true", "nft_guard")
 TIMED = ("flow_grpo", "nft", "nft_full_schedule", "rejection", "nft_joint", "sft_true")
 JUDGED = ("bright", "bright_half", "noisy", "position")
@@ -179,7 +180,7 @@ class Arm:
     setting: Setting
     batches: int
     evaluate_at: tuple[int, ...]
-    judge: str = JUDGES_PRESENT
+    judge: str = TRAINING_JUDGE
     number: int = 0
 
     @property
@@ -248,7 +249,7 @@ def study_arms(scale: Scale, chosen: Mapping[str, int]) -> list[Arm]:
         chosen: method -> number of its setting; methods that are not in it use their grid's first.
     """
 
-    def arm(name: str, seed: int, purpose: Purpose = "main", judge: str = JUDGES_PRESENT) -> Arm:
+    def arm(name: str, seed: int, purpose: Purpose = "main", judge: str = TRAINING_JUDGE) -> Arm:
         method = METHODS[name]
         tuned = method.tuned_as or name
         setting = METHODS[tuned].grid[chosen.get(tuned, 0)]
@@ -257,8 +258,7 @@ def study_arms(scale: Scale, chosen: Mapping[str, int]) -> list[Arm]:
         return Arm(purpose, name, seed, setting, batches, scale.evaluate_at(batches), judge)
 
     base = Arm("main", "base", 0, Setting(), 0, (0,))
-    main = [arm(name, seed) for seed in scale.seeds for name in scale.main]
-    # Long arms first within a seed: what starts last decides how long the others wait for it.
+    main = [arm(name, seed) for name in scale.main for seed in scale.seeds]
     judges = [arm("nft", 0, "judge", judge) for judge in scale.judges]
     extra = [arm(name, seed) for name in scale.extra for seed in scale.seeds]
     return [base, *main, *judges, *extra, *(arm(name, 0) for name in scale.ablations)]

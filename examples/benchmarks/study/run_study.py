@@ -81,6 +81,8 @@ def do_task(task: Task, place: Place, scale: Scale, device: str) -> str:
 
     began = time.perf_counter()
     where = torch.device(device)
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
     if isinstance(task, Piece):
         write_piece(task, place.data, open_world(where))
         return f"{task.path(place.data).name}: {time.perf_counter() - began:.1f} s"
