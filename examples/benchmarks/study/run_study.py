@@ -22,10 +22,10 @@ import queue
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
-from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -92,77 +92,90 @@ def do_task(task: Task, place: Place, scale: Scale, device: str) -> str:
     return f"{task.name}: {scores}  ({time.perf_counter() - began:.1f} s)"
 
 
-def work(number: int, device: str, place: Place, scale: Scale, deadline: float, tasks: Any, done: Any) -> None:
-    """A worker process: tasks until None comes, or the deadline."""
+def work(number: int, device: str, place: Place, scale: Scale, inbox: Any, done: Any) -> None:
+    """A worker process: one task after the other until None comes."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)
-    while (task := tasks.get()) is not None:
-        if time.time() > deadline:
-            done.put(("late", number, repr(task)))
-            continue
+    while (task := inbox.get()) is not None:
         try:
-            done.put(("done", number, do_task(task, place, scale, device)))
+            done.put((number, True, do_task(task, place, scale, device)))
         except Exception:  # noqa: BLE001 - the boundary of a worker: the study goes on without this arm
-            done.put(("failed", number, f"{task}\n{traceback.format_exc()}"))
+            done.put((number, False, f"{task}\n{traceback.format_exc()}"))
 
 
 class Pool:
-    """Worker processes spread over the devices; with a place at every one of them first."""
+    """Worker processes spread over the devices, a process on every device first; they live as long as the study.
+
+    Args:
+        deadline: start no task after so many seconds.
+    """
 
     def __init__(self, devices: Sequence[str], workers: int, place: Place, scale: Scale, deadline: float) -> None:
-        self._context: SpawnContext = get_context("spawn")
-        self._devices, self._workers = devices, workers
-        self._arguments = (place, scale, deadline)
+        context = get_context("spawn")
         self._place, self._deadline = place, deadline
-        self._started = time.time()
+        self._began = time.monotonic()
+        self._done = context.Queue()
+        self._inboxes = [context.Queue() for _ in range(workers)]
+        self._processes = [
+            context.Process(
+                target=work,
+                args=(number, devices[number % len(devices)], place, scale, inbox, self._done),
+                daemon=True,
+            )
+            for number, inbox in enumerate(self._inboxes)
+        ]
+        for process in self._processes:
+            process.start()
         self.failures = 0
 
     def run(self, title: str, tasks: Sequence[Task], workers: int | None = None) -> bool:
-        """All tasks that are not done yet; False if the deadline left some out, or some failed."""
-        waiting = [task for task in tasks if not self._place.is_done(task)]
-        count = min(workers or self._workers, len(waiting))
-        print(f"[{self._now()}] {title}: {len(waiting)} of {len(tasks)} left, {count} processes", flush=True)
-        if not waiting:
-            return True
-        todo, done = self._context.Queue(), self._context.Queue()
-        for task in [*waiting, *[None] * count]:
-            todo.put(task)
-        processes = []
-        for number in range(count):
-            device = self._devices[number % len(self._devices)]
-            arguments = (number, device, *self._arguments, todo, done)
-            processes.append(self._context.Process(target=work, args=arguments, daemon=True))
-            processes[-1].start()
-        finished = self._collect(processes, len(waiting), done)
-        for process in processes:
-            process.join()
-        return finished
+        """All tasks that are not done yet; False if the deadline left some out, or some failed.
 
-    def _collect(self, processes: Sequence[SpawnProcess], count: int, done: Any) -> bool:
-        complete = True
-        left = count
-        while left:
+        Args:
+            workers: use only the first so many processes.
+        """
+        waiting = deque(task for task in tasks if not self._place.is_done(task))
+        self._say(f"{title}: {len(waiting)} of {len(tasks)} left")
+        busy: dict[int, Task] = {}
+        failures = self.failures
+        for number in range(workers or len(self._processes)):
+            self._give(number, waiting, busy)
+        while busy:
             try:
-                kind, number, text = done.get(timeout=5)
+                number, good, text = self._done.get(timeout=5)
             except queue.Empty:
-                if not any(process.is_alive() for process in processes):
-                    print("all processes have ended before their work was done", flush=True)
-                    self.failures += 1
-                    return False
+                self._bury(busy)
                 continue
-            left -= 1
-            complete = complete and kind == "done"
-            self.failures += kind == "failed"
-            if kind != "late":
-                print(f"[{self._now()}] {kind} ({number}) {text}", flush=True)
-        if not complete:
-            print(f"[{self._now()}] something is left: run again", flush=True)
-        return complete
+            del busy[number]
+            self.failures += not good
+            self._say(f"{'done' if good else 'FAILED'} ({number}) {text}")
+            self._give(number, waiting, busy)
+        if waiting:
+            self._say(f"{len(waiting)} left at the deadline: run again")
+        return not waiting and self.failures == failures
 
-    def _now(self) -> str:
-        return f"{time.time() - self._started:6.1f} s"
+    def close(self) -> None:
+        """Let the processes end."""
+        for inbox in self._inboxes:
+            inbox.put(None)
+        for process in self._processes:
+            process.join()
+
+    def _give(self, number: int, waiting: deque[Task], busy: dict[int, Task]) -> None:
+        if waiting and time.monotonic() - self._began < self._deadline:
+            busy[number] = waiting.popleft()
+            self._inboxes[number].put(busy[number])
+
+    def _bury(self, busy: dict[int, Task]) -> None:
+        """A process that was killed sends no word."""
+        for number in [n for n in busy if not self._processes[n].is_alive()]:
+            self._say(f"FAILED ({number}) the process has ended: {busy.pop(number)}")
+            self.failures += 1
+
+    def _say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
 
 
 def data_tasks(scale: Scale) -> list[Piece]:
@@ -249,9 +262,10 @@ def main(argv: Sequence[str] | None = None, scale: Scale | None = None) -> int:
             raise SystemExit("no GPU is visible: use --device cpu")
     workers = options.workers or (8 * len(devices) if options.device == "cuda" else 1)
     chosen_scale = scale or (SHORT if options.short else FULL)
-    pool = Pool(devices, workers, place, chosen_scale, time.time() + options.deadline)
+    pool = Pool(devices, workers, place, chosen_scale, options.deadline)
     only = [part for part in options.only.split(",") if part]
     finished = study(place, chosen_scale, pool, options.phases.split(","), len(devices), only)
+    pool.close()
     return 1 if pool.failures else 0 if finished else 5
 
 
