@@ -17,7 +17,7 @@ import torch
 from arm_data import LONG_FRAMES, LONG_SLOTS, ClipSet, load_clip_set, true_trajectory
 from arm_judges import Judged, horizon, judge_videos, judged_groups
 from arm_objectives import BestOfObjective, SupervisedObjective, best_of_groups
-from arms import METHODS, Arm, Scale, config_of
+from arms import METHODS, TIMED_BATCHES, Arm, Scale, config_of
 from flow_grpo import FlowGrpoObjective, Trajectory, sample_trajectories
 
 from stateplay_rl.config.base import config_dict
@@ -323,7 +323,7 @@ def _means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def training_total(scale: Scale, *, tune: bool) -> int:
     """Conditions of a training data set: enough for its longest arm."""
-    return scale.conditions * (scale.tune_batches if tune else max(scale.long_batches, scale.batches, 4))
+    return scale.conditions * (scale.tune_batches if tune else max(scale.long_batches, scale.batches, TIMED_BATCHES))
 
 
 def run_arm(arm: Arm, scale: Scale, root: Path, device: torch.device) -> dict[str, Any]:

@@ -114,6 +114,7 @@ ABLATIONS = (
 """One seed each."""
 TUNED = ("flow_grpo", "nft", "nft_joint", "rejection", "sft_mixture", "sft_true", "nft_guard")
 TIMED = ("flow_grpo", "nft", "nft_full_schedule", "rejection", "nft_joint", "sft_true")
+TIMED_BATCHES = 5
 JUDGED = ("bright", "bright_half", "noisy", "position")
 
 
@@ -225,8 +226,8 @@ def config_of(arm: Arm, scale: Scale, *, samples_per_call: int) -> TrainNftConfi
 
 
 def timing_arms(scale: Scale) -> list[Arm]:
-    """Four batches of every method, the first one to warm up."""
-    return [Arm("time", name, 0, METHODS[name].grid[0], 4, ()) for name in scale.timed]
+    """A batch to warm up and four more of every method: over these, anchors take part in a quarter of the steps."""
+    return [Arm("time", name, 0, METHODS[name].grid[0], TIMED_BATCHES, ()) for name in scale.timed]
 
 
 def tuning_arms(scale: Scale) -> list[Arm]:
