@@ -153,15 +153,16 @@ def test_best_of_groups_takes_the_highest_r_once_a_group() -> None:
 def test_judges_err_as_they_say() -> None:
     from arm_judges import JUDGES, POSITION_POINTS, Seen
 
-    seen = Seen(np.full((200, 4), 50.0), np.linspace(-2, 2, 800).reshape(200, 4), seed=5)
+    seen = Seen(np.full((200, 4), 50.0), np.zeros((200, 4)), seed=5)
     noise = JUDGES["noisy"](seen) - 50.0
     assert (abs(noise.mean()), noise.std()) == (pytest.approx(0.0, abs=3.0), pytest.approx(20.0, rel=0.1))
     offsets = JUDGES["position"](seen) - 50.0
     assert sorted(set(offsets.flatten().tolist())) == [-15.0, -5.0, 5.0, 15.0]
     assert POSITION_POINTS == 30.0
     assert not np.array_equal(offsets[0], offsets[1])
-    np.testing.assert_allclose(JUDGES["bright"](seen), 50.0 + 10.0 * seen.brighter_GK)
-    np.testing.assert_allclose(JUDGES["bright_half"](seen), 25.0 + 25.0 + 5.0 * seen.brighter_GK)
+    bright = Seen(np.full((1, 4), 80.0), np.array([[-1.0, 0.0, 2.0, 18.0]]), seed=5)
+    np.testing.assert_allclose(JUDGES["bright"](bright), [[0.0, 0.0, 50.0, 90.0]])
+    np.testing.assert_allclose(JUDGES["bright_half"](bright), [[40.0, 40.0, 65.0, 85.0]])
 
 
 def test_all_arms_have_settings_names_and_clips_of_their_own() -> None:

@@ -21,7 +21,8 @@ from stateplay_rl.stages.train_nft.samples import JudgedGroup
 
 NOISE_POINTS = 20.0
 POSITION_POINTS = 30.0
-BRIGHT_POINTS_PER_LEVEL = 10.0
+HALF_BRIGHT_LEVELS = 2.0
+"""A video that is so many levels (of 255) brighter than its first frame gets half of the points."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,13 @@ def _position(seen: Seen) -> np.ndarray:
 
 
 def _bright(seen: Seen) -> np.ndarray:
-    return 50.0 + BRIGHT_POINTS_PER_LEVEL * seen.brighter_GK
+    """100 b / (b + 2): steep where honest videos lie (b about 0.5), and never satisfied."""
+    brighter_GK = np.maximum(seen.brighter_GK, 0.0)
+    return 100.0 * brighter_GK / (brighter_GK + HALF_BRIGHT_LEVELS)
 
 
 def _bright_half(seen: Seen) -> np.ndarray:
-    return 0.5 * seen.scores_GK + 0.5 * np.clip(_bright(seen), 0.0, 100.0)
+    return 0.5 * seen.scores_GK + 0.5 * _bright(seen)
 
 
 JUDGES: Mapping[str, Callable[[Seen], np.ndarray]] = {
