@@ -206,6 +206,7 @@ def test_a_tiny_study_runs_and_resumes(tmp_path: Path) -> None:
         seeds=(0,),
         conditions=2,
         batches=1,
+        middle_batches=1,
         long_batches=1,
         tune_batches=0,
         heldout=2,

@@ -13,7 +13,13 @@ from study_statistics import Curves, stacked
 
 GPU_PARTS = ("sample", "decode", "train")
 """Parts of a batch that are GPU time; judging is done by the CPU."""
-TIMED_AS = {"sft_mixture": "sft_true", "nft_real_default": "nft_joint"}
+TIMED_AS = {
+    "sft_mixture": "sft_true",
+    "nft_real_default": "nft_joint",
+    "nft_joint_higher": "nft_joint",
+    "flow_grpo_no_anchor": "flow_grpo",
+    "rejection_no_anchor": "rejection",
+}
 """Methods that were not timed and do the same work as another; all others count as `nft`."""
 
 
