@@ -47,8 +47,10 @@ def test_intervals_hold_seeds_and_conditions() -> None:
     gains = np.array([[2.0] * CONDITIONS, [4.0] * CONDITIONS])
     found = mean_gain(gains)
     assert (found.value, found.low, found.high) == (3.0, 2.0, 4.0)
-    apart = difference(gains, np.zeros((3, CONDITIONS)))
-    assert (apart.value, apart.low, apart.high) == (3.0, 2.0, 4.0)
+    apart = difference(gains, gains - 1.0)
+    assert (apart.value, apart.low, apart.high) == (1.0, 1.0, 1.0), "paired: what seeds share cancels"
+    with pytest.raises(ValueError, match="not of the same seeds"):
+        difference(gains, gains[:1])
     one = mean_gain(np.arange(CONDITIONS, dtype=float)[None])
     assert one.low < one.value == 5.5 < one.high
 
@@ -130,7 +132,8 @@ def test_tables_quote_what_was_measured(tmp_path: Path) -> None:
     # Gain 5: NFT after 40 candidates, Flow-GRPO after 88; a batch of GPU work costs 1 s against 2 s.
     assert "| +5 | 40 | 88 | 2.2 [2.2, 2.2] | 4.4 [4.4, 4.4] | 0 % |" in text
     # Continued SFT's best is +4: NFT is there after 32 candidates, half a batch of one GPU second.
-    assert "| sft_mixture (+4.0) | nft | 32 | 0.5 |" in text
+    assert "| sft_mixture (+4.0) | nft | 32 | 0.50 |" in text
+    assert "| nft | sft_mixture | +29.5 [+29.0, +30.0] | +29.0, +30.0 |" in text
     assert "| bright | 40.0 -> 80.0 | 50.0 -> 53.0 (1) -> 41.0 | 4 | luma ! 4 |" in text
     with (tmp_path / "out" / "curves.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["method"] == "nft" and row["purpose"] == "main"]

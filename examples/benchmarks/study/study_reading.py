@@ -55,6 +55,15 @@ class Study:
         """A method's curves over its seeds."""
         return stacked([r["curve"] for r in self.seeds(method)])
 
+    def paired_gains(self, one: str, two: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Gains [S, N] of two methods over the seeds that both have, at the common budget; None without any."""
+        rows = [{r["seed"]: r["curve"] for r in self.seeds(method)} for method in (one, two)]
+        common = sorted(set(rows[0]) & set(rows[1]))
+        if not common:
+            return None
+        first, second = (stacked([row[seed] for seed in common]).gains(self.budget) for row in rows)
+        return first, second
+
     @property
     def budget(self) -> int:
         """Candidates of the shortest reported arm: where methods are compared."""

@@ -25,6 +25,7 @@ from study_tables import (
     horizon_table,
     judge_table,
     markdown,
+    pairs_table,
     supervised_table,
 )
 
@@ -121,8 +122,13 @@ def write_markdown(study: Study, out: Path) -> None:
             ["method", "seeds", "gain", "by seed", "above shuffled", "best mean on the way"],
             gains_table(study),
         ),
-        markdown("NFT against Flow-GRPO", efficient, efficiency_table(study, "nft", "flow_grpo")),
-        markdown("NFT without anchors", efficient, efficiency_table(study, "nft_no_anchor", "flow_grpo")),
+        markdown("Pairs", ["method", "minus", "difference", "by seed"], pairs_table(study)),
+        markdown(
+            "NFT against Flow-GRPO, both without anchors",
+            efficient,
+            efficiency_table(study, "nft_no_anchor", "flow_grpo_no_anchor"),
+        ),
+        markdown("NFT against Flow-GRPO, both with anchors", efficient, efficiency_table(study, "nft", "flow_grpo")),
         markdown("To continued SFT's best", ["level", "method", "candidates", "GPU s"], supervised_table(study)),
         markdown("Seconds a batch", ["method", *GPU_PARTS, "judge"], seconds),
         markdown("Tuning", ["method", "setting", "noise", "score", "chosen"], tuning),
@@ -131,7 +137,10 @@ def write_markdown(study: Study, out: Path) -> None:
             ["method", "HP", "meter", "body", "luma", "saturation", "motion", "sharpness", "diversity", "deviation"],
             final_table(study),
         ),
-        markdown("By slot, 49 frames", ["method", "part", *(str(n) for n in range(1, 13))], horizon_table(study)),
+        markdown("By slot, 33 frames", ["method", "part", *map(str, range(1, 9))], horizon_table(study, "horizon")),
+        markdown(
+            "By slot, 49 frames", ["method", "part", *map(str, range(1, 13))], horizon_table(study, "long_horizon")
+        ),
         markdown("Judges", ["judge", "reward", "referee", "referee fell by 5", "alarms"], judge_table(study)),
     ]
     (out / "tables.md").write_text("\n".join(sections), encoding="utf-8")

@@ -68,15 +68,14 @@ def mean_gain(gains_SN: np.ndarray, *, seed: int = 0, resamples: int = RESAMPLES
 
 
 def difference(one_SN: np.ndarray, two_SN: np.ndarray, *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """Mean of one minus mean of two: seeds drawn apart, held-out conditions together (they are the same ones)."""
-    rng = np.random.default_rng(seed)
-    means = np.empty(resamples)
-    for r in range(resamples):
-        s, n = _draws(*one_SN.shape, rng)
-        other = rng.integers(len(two_SN), size=len(two_SN))
-        means[r] = one_SN[s][:, n].mean() - two_SN[other][:, n].mean()
-    low, high = np.percentile(means, (2.5, 97.5))
-    return Estimate(float(one_SN.mean() - two_SN.mean()), float(low), float(high))
+    """Mean of one minus mean of two, paired: equal seeds mean equal training clips, held-out conditions are the same.
+
+    Raises:
+        ValueError: other seeds or conditions.
+    """
+    if one_SN.shape != two_SN.shape:
+        raise ValueError(f"gains of {one_SN.shape} and {two_SN.shape} are not of the same seeds and conditions")
+    return mean_gain(one_SN - two_SN, seed=seed, resamples=resamples)
 
 
 def crossing(candidates_P: np.ndarray, gains_P: np.ndarray, level: float) -> float:

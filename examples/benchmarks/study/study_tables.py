@@ -10,21 +10,51 @@ import numpy as np
 from study_reading import Study
 from study_statistics import difference, efficiency, mean_gain
 
+PAIRS = (
+    ("nft", "sft_mixture"),
+    ("nft", "rejection"),
+    ("nft", "sft_true"),
+    ("nft_no_anchor", "flow_grpo_no_anchor"),
+    ("nft_no_anchor", "nft"),
+    ("nft_guard", "nft"),
+    ("nft_joint", "nft"),
+    ("arena_default", "nft"),
+    ("nft_group_deviation", "nft"),
+    ("arena_group", "arena_default"),
+    ("nft_own_noise", "nft"),
+    ("nft_beta01", "nft"),
+    ("nft_group8", "nft"),
+    ("nft_full_schedule", "nft"),
+    ("nft_eta_half", "nft"),
+    ("nft_eta_09", "nft"),
+    ("rejection_no_anchor", "rejection"),
+)
 LEVELS = (5.0, 10.0, 15.0, 20.0)
 SUPERVISED = ("sft_mixture", "sft_true")
 
 
 def gains_table(study: Study) -> list[list[str]]:
     """Method, seeds, start, gain with interval, each seed's gain, against shuffled rewards."""
-    shuffled = study.curves("shuffled").gains(study.budget) if study.seeds("shuffled") else None
     rows = []
     for method in study.methods():
         curves = study.curves(method)
         gains = curves.gains(study.budget)
-        against = "-" if shuffled is None or method == "shuffled" else difference(gains, shuffled).text()
+        pair = study.paired_gains(method, "shuffled")
+        against = "-" if pair is None or method == "shuffled" else difference(*pair).text()
         best = float((curves.scores_SPN.mean(axis=(0, 2)) - curves.scores_SPN[:, 0].mean()).max())
         each = ", ".join(f"{g:+.1f}" for g in gains.mean(axis=1))
         rows.append([method, str(len(gains)), mean_gain(gains).text(), each, against, f"{best:+.1f}"])
+    return rows
+
+
+def pairs_table(study: Study) -> list[list[str]]:
+    """Differences of two methods' gains over the seeds that both have."""
+    rows = []
+    for one, two in PAIRS:
+        pair = study.paired_gains(one, two)
+        if pair is not None:
+            each = ", ".join(f"{d:+.1f}" for d in (pair[0] - pair[1]).mean(axis=1))
+            rows.append([one, two, difference(*pair).text(), each])
     return rows
 
 
@@ -77,7 +107,7 @@ def supervised_table(study: Study) -> list[list[str]]:
             found = efficiency(study.curves(method), curves, best) if best > 0 else None
             seconds = study.gpu_seconds(method)
             when = math.inf if found is None else found.one
-            shown = "-" if seconds is None or not math.isfinite(when) else f"{when * seconds:.1f}"
+            shown = "-" if seconds is None or not math.isfinite(when) else f"{when * seconds:.2f}"
             rows.append([f"{supervised} ({best:+.1f})", method, _candidates(when), shown])
     return rows
 
@@ -121,14 +151,18 @@ def final_table(study: Study) -> list[list[str]]:
     return rows
 
 
-def horizon_table(study: Study) -> list[list[str]]:
-    """Share of frames with right bars by slot, in rollouts beyond the trained length; means over seeds."""
+def horizon_table(study: Study, kind: str) -> list[list[str]]:
+    """Share of right (frame, fighter) by slot, means over seeds.
+
+    Args:
+        kind: `horizon`: rollouts of the trained length; `long_horizon`: beyond it.
+    """
     rows = []
     for method in ["base", *study.methods()]:
         finals = [r["final"] for r in study.seeds(method) if r["final"]]
         for name in ("hp", "meter", "body"):
             if finals:
-                values = np.mean([f["long_horizon"][name] for f in finals], axis=0)
+                values = np.mean([f[kind][name] for f in finals], axis=0)
                 rows.append([method, name, *(f"{100 * v:.0f}" for v in values)])
     return rows
 
