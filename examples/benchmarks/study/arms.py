@@ -169,16 +169,16 @@ FULL = Scale()
 SHORT = Scale(
     seeds=(0,),
     conditions=8,
-    batches=6,
-    middle_batches=6,
-    long_batches=6,
+    batches=4,
+    middle_batches=4,
+    long_batches=4,
     tune_batches=0,
     heldout=16,
     main=("nft", "shuffled", "sft_mixture", "flow_grpo"),
     extra=(),
     ablations=(),
     judges=(),
-    timed=("nft", "flow_grpo"),
+    timed=(),
 )
 
 TRAIN_CLIPS, HELDOUT_CLIPS = 7000, 7900
