@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -195,6 +198,37 @@ def test_the_engine_itself_is_right_at_every_horizon() -> None:
     assert all(values == [1.0] * 12 for values in right.values())
     frozen = np.repeat(render(longer)[:1], LONG_FRAMES, axis=0)
     assert min(horizon(frozen, longer)["hp"]) < 0.6
+
+
+PARENT = """
+import multiprocessing, sys
+sys.path.insert(0, sys.argv[1])
+import run_study
+
+def idle(connection):
+    import threading
+    threading.Thread(target=run_study.end_with_parent, daemon=True).start()
+    connection.send(multiprocessing.current_process().pid)
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    multiprocessing.get_context("spawn").Process(target=idle, args=(theirs,), daemon=True).start()
+    print(ours.recv(), flush=True)
+    __import__("threading").Event().wait()
+"""
+
+
+def test_workers_end_when_the_study_is_killed(tmp_path: Path) -> None:
+    program = tmp_path / "parent.py"
+    program.write_text(PARENT)
+    with subprocess.Popen([sys.executable, str(program), str(STUDY)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        os.kill(worker, 0)
+        parent.kill()
+        # The worker holds the other end of the output pipe: it closes when the worker is gone.
+        assert parent.stdout.read() == ""
 
 
 @pytest.mark.slow

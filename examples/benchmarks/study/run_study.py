@@ -20,12 +20,13 @@ import json
 import os
 import queue
 import sys
+import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,17 @@ def do_task(task: Task, place: Place, scale: Scale, device: str) -> str:
     return f"{task.name}: {scores}  ({time.perf_counter() - began:.1f} s)"
 
 
+def end_with_parent() -> None:
+    """A killed study must not leave processes behind that go on training."""
+    parent = parent_process()
+    assert parent is not None, "a worker is a child"
+    parent.join()
+    os._exit(1)
+
+
 def work(number: int, device: str, place: Place, scale: Scale, inbox: Any, done: Any) -> None:
-    """A worker process: one task after the other until None comes."""
+    """A worker process: one task after the other until None comes; it ends with the study, however that ends."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     import torch
 
