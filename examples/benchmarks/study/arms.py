@@ -180,6 +180,20 @@ SHORT = Scale(
     judges=(),
     timed=(),
 )
+ANCHORLESS = Scale(
+    conditions=8,
+    batches=6,
+    middle_batches=6,
+    long_batches=6,
+    tune_batches=0,
+    heldout=24,
+    main=("flow_grpo_no_anchor", "nft_no_anchor"),
+    extra=(),
+    ablations=(),
+    judges=(),
+    timed=(),
+)
+"""NFT against Flow-GRPO without anchors, small enough for a CPU."""
 
 TRAIN_CLIPS, HELDOUT_CLIPS = 7000, 7900
 """Clip seeds of the reported arms: training clips of seed s are 7000 + s."""

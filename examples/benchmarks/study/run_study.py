@@ -32,6 +32,7 @@ from typing import Any
 
 from arm_data import Piece, pieces, write_piece
 from arms import (
+    ANCHORLESS,
     FULL,
     HELDOUT_CLIPS,
     METHODS,
@@ -229,6 +230,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--workers", type=int, default=None, help="arms at once; default 8 a GPU, 1 on a CPU")
     parser.add_argument("--short", action="store_true", help="four methods, one seed, a small budget, no tuning")
+    parser.add_argument(
+        "--anchorless", action="store_true", help="NFT and Flow-GRPO without anchors, three seeds, small budget"
+    )
     parser.add_argument("--phases", default=",".join(PHASES), help="which of prepare,time,tune,main")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="start no arm after so many seconds")
     parser.add_argument("--only", default="", help="main arms whose name holds one of these, comma separated")
@@ -271,7 +275,7 @@ def main(argv: Sequence[str] | None = None, scale: Scale | None = None) -> int:
         if not devices:
             raise SystemExit("no GPU is visible: use --device cpu")
     workers = options.workers or (8 * len(devices) if options.device == "cuda" else 1)
-    chosen_scale = scale or (SHORT if options.short else FULL)
+    chosen_scale = scale or (SHORT if options.short else ANCHORLESS if options.anchorless else FULL)
     pool = Pool(devices, workers, place, chosen_scale, options.deadline)
     only = [part for part in options.only.split(",") if part]
     finished = study(place, chosen_scale, pool, options.phases.split(","), len(devices), only)
