@@ -56,7 +56,8 @@ def learning_curves(study: Study, target: Path) -> None:
     left.set_xlabel("candidates (of continued SFT: draws on clips)")
     right.set_xlabel("GPU seconds, one process alone")
     left.set_ylabel("held-out referee score, points")
-    left.legend(fontsize=8)
+    if left.lines:
+        left.legend(fontsize=8)
     figure.savefig(target, dpi=130)
     plt.close(figure)
 
