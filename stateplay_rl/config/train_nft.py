@@ -142,6 +142,9 @@ class MonitorConfig(FrozenConfig):
     mismatch: float = Field(0.05, gt=0, description="warn when trainer and sampler disagree on v by this share")
     motion_ratio: float = Field(0.5, gt=0, lt=1, description="alarm when motion falls below this share of real")
     luma_shift: float = Field(25.0, gt=0, description="alarm when mean luma (0..255) departs this far from real")
+    luma_growth: float = Field(
+        5.0, gt=0, description="alarm when luma has gone this much further from the real clips than in the first batch"
+    )
     saturation_shift: float = Field(30.0, gt=0, description="alarm when mean saturation (0..255) departs this far")
     diversity_ratio: float = Field(0.25, gt=0, lt=1, description="warn when candidates lose this much spread")
     signal_cosine: float = Field(0.05, ge=-1, le=1, description="warn when the gradient cosine falls below this")

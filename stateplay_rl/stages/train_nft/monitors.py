@@ -124,6 +124,11 @@ def _picture_alarms(
         checks.below("motion", motion, m.motion_ratio, "videos move less than real clips", "alarm")
         luma = abs(picture["luma"] - real["luma"])
         checks.above("luma", luma, m.luma_shift, "brightness departs from the real clips", "alarm")
+        if first is not None and first["picture"] is not None and first["picture_real"] is not None:
+            # The base's own error is no cheat; getting better shrinks it.
+            grown = luma - abs(first["picture"]["luma"] - first["picture_real"]["luma"])
+            message = "brightness moves away from the real clips: is it rewarded?"
+            checks.above("luma_growth", grown, m.luma_growth, message, "alarm")
         saturation = abs(picture["saturation"] - real["saturation"])
         checks.above("saturation", saturation, m.saturation_shift, "colours depart from the real clips", "alarm")
     if first is not None and first["diversity"]:

@@ -162,6 +162,7 @@ PLANTED = {
     "grad_norm/transition": ({"grad_norm": {"transition": 50.0}}, "warning", 25.0),
     "motion": (picture(motion=1.0), "alarm", 0.25),
     "luma": (picture(luma=126.0), "alarm", 26.0),
+    "luma_growth": (picture(luma=106.0), "alarm", 6.0),
     "saturation": (picture(saturation=10.0), "alarm", 40.0),
     "diversity": ({"diversity": 1.0}, "warning", 0.125),
 }
@@ -171,7 +172,9 @@ PLANTED = {
 def test_each_threshold_fires_alone(bench: Bench, name: str) -> None:
     changes, severity, value = PLANTED[name]
     first = healthy(bench)
-    (alarm,) = alarms_of(healthy(bench, **changes), first, bench.config, 60.0)
+    found = alarms_of(healthy(bench, **changes), first, bench.config, 60.0)
+    # A brightness far from the real clips has also grown far.
+    (alarm,) = [a for a in found if name == "luma_growth" or a["name"] != "luma_growth"]
     assert (alarm["name"], alarm["severity"], alarm["batch"]) == (name, severity, 0)
     assert alarm["value"] == pytest.approx(value)
     assert alarm["message"]
@@ -188,6 +191,13 @@ def test_a_healthy_batch_is_quiet(bench: Bench) -> None:
     nothing = {"distance_live_reference": 0.0, "distance_live_old": 0.0, "applied_steps": 0}
     before_any_step = healthy(bench, optimizer_steps=0, **nothing)
     assert alarms_of(before_any_step, None, bench.config) == []
+
+
+def test_brightness_that_was_wrong_from_the_start_is_no_growth(bench: Bench) -> None:
+    """The base is 10 levels off: a step closer or a little further is nothing, 6 levels further is an alarm."""
+    first = healthy(bench, **picture(luma=90.0))
+    for luma, names in ((90.0, []), (100.0, []), (87.0, []), (112.0, []), (84.0, ["luma_growth"])):
+        assert [a["name"] for a in alarms_of(healthy(bench, **picture(luma=luma)), first, bench.config)] == names
 
 
 def test_videos_without_a_reference_are_not_compared(bench: Bench) -> None:
