@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -194,6 +194,8 @@ ANCHORLESS = Scale(
     timed=(),
 )
 """NFT against Flow-GRPO without anchors, small enough for a CPU."""
+VARIANTS = replace(ANCHORLESS, main=("nft", "nft_full_schedule", "nft_group_deviation"))
+"""Variants of NFT at the same small size."""
 
 TRAIN_CLIPS, HELDOUT_CLIPS = 7000, 7900
 """Clip seeds of the reported arms: training clips of seed s are 7000 + s."""

@@ -6,7 +6,7 @@ On one GPU or several (processes are spread over them; an arm takes a fraction o
 
 The short form on a CPU, some minutes:
 
-    python examples/benchmarks/study/run_study.py --out study --device cpu --short
+    python examples/benchmarks/study/run_study.py --out study --device cpu --size short
 
 It can be stopped and started again: data sets and finished arms are files in `--out` and are kept. Phases: `prepare`
 (clips), `time` (seconds of a batch, one process a GPU, nothing else running), `tune` (settings of every method on other
@@ -40,6 +40,7 @@ from arms import (
     TRAIN_CLIPS,
     TUNE_HELDOUT_CLIPS,
     TUNE_TRAIN_CLIPS,
+    VARIANTS,
     Arm,
     Scale,
     study_arms,
@@ -48,6 +49,11 @@ from arms import (
 )
 
 PHASES = ("prepare", "time", "tune", "main")
+SIZES = {"full": FULL, "short": SHORT, "anchorless": ANCHORLESS, "variants": VARIANTS}
+SIZES_HELP = """full: all arms, on GPUs
+short: four methods, one seed, a small budget, no tuning
+anchorless: NFT and Flow-GRPO without anchors, three seeds, for a CPU
+variants: NFT, every noise level at each visit, deviation of the group; three seeds, for a CPU"""
 TUNING_FILE = "tuning.json"
 Task = Piece | Arm
 
@@ -229,10 +235,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of data sets and results")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--workers", type=int, default=None, help="arms at once; default 8 a GPU, 1 on a CPU")
-    parser.add_argument("--short", action="store_true", help="four methods, one seed, a small budget, no tuning")
-    parser.add_argument(
-        "--anchorless", action="store_true", help="NFT and Flow-GRPO without anchors, three seeds, small budget"
-    )
+    parser.add_argument("--size", choices=sorted(SIZES), default="full", help=SIZES_HELP)
     parser.add_argument("--phases", default=",".join(PHASES), help="which of prepare,time,tune,main")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="start no arm after so many seconds")
     parser.add_argument("--only", default="", help="main arms whose name holds one of these, comma separated")
@@ -275,7 +278,7 @@ def main(argv: Sequence[str] | None = None, scale: Scale | None = None) -> int:
         if not devices:
             raise SystemExit("no GPU is visible: use --device cpu")
     workers = options.workers or (8 * len(devices) if options.device == "cuda" else 1)
-    chosen_scale = scale or (SHORT if options.short else ANCHORLESS if options.anchorless else FULL)
+    chosen_scale = scale or SIZES[options.size]
     pool = Pool(devices, workers, place, chosen_scale, options.deadline)
     only = [part for part in options.only.split(",") if part]
     finished = study(place, chosen_scale, pool, options.phases.split(","), len(devices), only)
