@@ -32,7 +32,7 @@ from stateplay_rl.reporting.lineage import lineage_of
 from stateplay_rl.reporting.numbers import change, compact, finite, mapping_of, plural, points
 from stateplay_rl.reporting.referee_section import drift_by_horizon, drift_table, referee_section
 from stateplay_rl.reporting.run_cost import cost_section
-from stateplay_rl.reporting.run_data import Gain, RunData, column, names_under
+from stateplay_rl.reporting.run_data import Gain, RunData, column, names_under, stage_name
 from stateplay_rl.reporting.run_files import heldout_groups, run_groups
 from stateplay_rl.reporting.sources import Source
 from stateplay_rl.reporting.stages_section import stages_section
@@ -98,10 +98,15 @@ def _outcome(run: RunData, gain: Gain | None) -> Section:
                 tone,
             ),
         ]
-    rewards = [value for value in column(run.metrics, "reward_mean") if value is not None]
+    # Of the first stage: another stage's judge has a scale of its own.
+    stage, batches = run.stages[0] if run.stages else ("", range(0))
+    means = column(run.metrics, "reward_mean")
+    rewards = [means[i] for i in batches if means[i] is not None]
     if rewards:
         trained = f"{points(rewards[0])} to {points(rewards[-1])}"
-        stats.append(Stat("training reward", trained, "metrics.jsonl: reward_mean, first and last batch"))
+        of_stage = stage_name(stage) if len(run.stages) > 1 else ""
+        stats.append(Stat("training reward", trained, "metrics.jsonl: reward_mean, first and last batch", of_stage))
+    if run.metrics:
         seen = column(run.metrics, "candidates_seen")[-1]
         stats.append(Stat("candidates seen", compact(seen), "metrics.jsonl: candidates_seen"))
         steps = [int(v) for v in column(run.metrics, "optimizer_steps") if v is not None]
