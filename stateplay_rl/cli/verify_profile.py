@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -78,18 +79,25 @@ def show(record: Mapping[str, Any]) -> None:
     console.print(_rows(record))
     if record["library"]:
         console.print(_library(record["library"]))
+    for reason in (*_not_measured(record["rows"]), *_not_measured(record["library"] or {})):
+        console.print(reason, markup=False)
     for name in ("checkpointing", "compilation", "loop_without_waiting", "transformer_drift", "vae_drift"):
         if name in record:
             facts = ", ".join(f"{key} {_short(value)}" for key, value in record[name].items())
             console.print(f"{name.replace('_', ' ')}: {facts}", markup=False)
 
 
+def _table(*headers: str) -> Table:
+    """Names left and whole, numbers right; fits 80 columns."""
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for place, header in enumerate(headers):
+        table.add_column(header, justify="left" if place == 0 else "right", no_wrap=True)
+    return table
+
+
 def _rows(record: Mapping[str, Any]) -> Table:
-    table = Table("work", "seconds", "floor", "x floor", "to reach", "peak GiB", "checkpointing", "first call")
-    for name, line in record["rows"].items():
-        if "seconds" not in line:
-            table.add_row(name, line.get("failed") or line["left_out"])
-            continue
+    table = _table("work", "seconds", "floor", "x floor", "to reach", "peak GiB")
+    for name, line in _measured(record["rows"]):
         table.add_row(
             name,
             f"{line['seconds']:.4f}",
@@ -97,20 +105,28 @@ def _rows(record: Mapping[str, Any]) -> Table:
             _short(line["to_floor"]),
             _short(line.get("target")),
             _short(line["peak_gib"]),
-            line["checkpointing"],
-            f"{line['first_seconds']:.1f}",
         )
     return table
 
 
 def _library(lines: Mapping[str, Any]) -> Table:
-    table = Table("diffusers", "seconds", "peak GiB", "first call")
-    for name, line in lines.items():
-        if "seconds" in line:
-            table.add_row(name, f"{line['seconds']:.4f}", _short(line["peak_gib"]), f"{line['first_seconds']:.1f}")
-        else:
-            table.add_row(name, line["failed"])
+    table = _table("diffusers", "seconds", "peak GiB", "first call")
+    for name, line in _measured(lines):
+        table.add_row(name, f"{line['seconds']:.4f}", _short(line["peak_gib"]), f"{line['first_seconds']:.1f}")
     return table
+
+
+def _measured(lines: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, line) for name, line in lines.items() if "seconds" in line]
+
+
+def _not_measured(lines: Mapping[str, Any]) -> list[str]:
+    """A line for each row without a figure, with its reason; the whole message stands in the record."""
+    return [
+        f"not measured: {name}: {'. '.join(str(line.get('failed') or line['left_out']).split('. ')[:2])}"
+        for name, line in lines.items()
+        if "seconds" not in line
+    ]
 
 
 def _short(value: object) -> str:
