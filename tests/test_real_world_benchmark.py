@@ -68,4 +68,4 @@ def test_the_full_size_counts_without_its_weights(script: ModuleType) -> None:
         coupling_lora.inject(model, 0)
     assert sum(group.count for group in trained_groups(model, "coupling")) == 30 * 4 * 8 * (3072 + 256) == 3_194_880
     assert script.LENGTHS["stateplay-5b"] == (97, 101)
-    assert script.SIZES["stateplay-5b"] == (480, 832)
+    assert script.PIXELS["stateplay-5b"] == (480, 832)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stateplay_rl.nft.schedule import sampling_sigmas
-from stateplay_rl.nft.solvers import euler
+from stateplay_rl.nft.solvers import Euler, solve
 from stateplay_rl.stages.train_nft.samples import Sample
 
 STUDY = Path(__file__).resolve().parents[1] / "examples" / "benchmarks" / "study"
@@ -82,7 +82,7 @@ def test_without_noise_the_sde_is_the_euler_sampler(grpo: ModuleType) -> None:
     draws = torch.Generator().manual_seed(0)
     x = torch.randn(2, 1, 3, 2, 2, generator=draws, dtype=torch.float64)
     velocity, sigmas = gaussian_velocity(0.5, 0.3), sampling_sigmas(5, dtype=torch.float64)
-    expected = euler(velocity, x, sigmas, latent_dtype=torch.float64)
+    expected = solve(Euler, velocity, x, sigmas, latent_dtype=torch.float64)
     for step in range(5):
         x = grpo.transition(x, velocity(x, sigmas[step].float().expand(2)), step, sigmas, 0.0).mean
     torch.testing.assert_close(x, expected, rtol=1e-12, atol=1e-12)

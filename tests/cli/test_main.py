@@ -196,8 +196,10 @@ def test_a_reader_that_leaves_causes_no_traceback() -> None:
 
 
 def test_ctrl_c_in_a_real_process_is_130() -> None:
+    # A background job of a shell inherits an ignored SIGINT, for which Python installs no handler.
     code = (
-        "import sys, time; from stateplay_rl.cli import main as cli; import typer\n"
+        "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from stateplay_rl.cli import main as cli; import typer\n"
         "app = typer.Typer()\n"
         "@app.command()\n"
         "def work():\n"

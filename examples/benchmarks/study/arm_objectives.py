@@ -11,9 +11,9 @@ from torch import Tensor
 from stateplay_rl.nft.flow_matching import flow_matching_loss
 from stateplay_rl.nft.forward import Noised
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, Visit
+from stateplay_rl.stages.train_nft.objective import Objective, RealInputs, Visit
 from stateplay_rl.stages.train_nft.samples import Sample
-from stateplay_rl.worlds.base import ConditionBatch
+from stateplay_rl.worlds.base import ConditionBatch, StateSequence
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class PreparedSamples:
     visit: Visit
     conditions: ConditionBatch
     sample: Noised | None
+    real: RealInputs | None
 
 
 class BestOfObjective(Objective):
@@ -37,20 +38,17 @@ class BestOfObjective(Objective):
         """Noised candidates; no other policy is asked."""
         conditions = self._conditions_of([s.condition_id for s in samples])
         sample, _ = self._noised(samples, visit, sigma_index, conditions)
-        return PreparedSamples(tuple(samples), visit, conditions, sample)
+        real = self._real_inputs(samples, visit, conditions) if visit.anchors else None
+        return PreparedSamples(tuple(samples), visit, conditions, sample, real)
 
-    def parts(self, prepared: PreparedSamples, sums: LossSums) -> dict[str, Tensor]:  # type: ignore[override]
-        """Mean squared error of the velocity (named `nft` in the logs, the place of the policy loss), and anchors."""
-        sample, conditions = prepared.sample, prepared.conditions
+    def _policy(self, prepared: PreparedSamples, states: StateSequence, sums: LossSums) -> dict[str, Tensor]:  # type: ignore[override]
+        """Mean squared error of the velocity, named `nft` in the logs: it takes the place of the policy loss."""
+        sample = prepared.sample
         assert sample is not None
-        states = self.world.states(conditions)
-        velocity = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
+        velocity = self.world.velocity(sample.x_sigma, sample.sigma_B, prepared.conditions, states).velocity_BCfHW
         loss_B = flow_matching_loss(sample, velocity, torch.ones_like(sample.sigma_B), has_condition_slot=True)
         sums.add("nft", loss_B)
-        parts = {"nft": loss_B}
-        if prepared.visit.anchors:
-            parts.update(self._anchors(prepared, states, sums))  # type: ignore[arg-type]
-        return parts
+        return {"nft": loss_B}
 
 
 class SupervisedObjective(Objective):
@@ -58,13 +56,13 @@ class SupervisedObjective(Objective):
 
     @torch.no_grad()
     def prepare(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> PreparedSamples:  # type: ignore[override]
-        """Conditions only: the clips' noise is drawn with their loss."""
-        return PreparedSamples(tuple(samples), visit, self._conditions_of([s.condition_id for s in samples]), None)
+        """The samples' real clips, noised."""
+        conditions = self._conditions_of([s.condition_id for s in samples])
+        return PreparedSamples(tuple(samples), visit, conditions, None, self._real_inputs(samples, visit, conditions))
 
-    def parts(self, prepared: PreparedSamples, sums: LossSums) -> dict[str, Tensor]:  # type: ignore[override]
-        """Flow matching and transition cross-entropy on the samples' real clips."""
-        states = self.world.states(prepared.conditions)
-        return self._anchors(prepared, states, sums)  # type: ignore[arg-type]
+    def _policy(self, prepared: PreparedSamples, states: StateSequence, sums: LossSums) -> dict[str, Tensor]:  # type: ignore[override]
+        """Nothing: flow matching and transition cross-entropy are the anchors' parts."""
+        return {}
 
 
 def best_of_groups(samples: Sequence[Sample]) -> list[Sample]:

@@ -27,9 +27,9 @@ from stateplay_rl.nft.randomness import DrawKey, normal
 from stateplay_rl.nft.schedule import next_sigmas
 from stateplay_rl.nft.solvers import VelocityFn, pin_first_slot
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, RealClip, Visit
+from stateplay_rl.stages.train_nft.objective import Objective, RealClip, RealInputs, Visit
 from stateplay_rl.stages.train_nft.samples import Sample
-from stateplay_rl.worlds.base import ConditionBatch, PolicyName, World
+from stateplay_rl.worlds.base import ConditionBatch, PolicyName, StateSequence, World
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 SDE_NOISE = "sde_noise"
@@ -167,6 +167,7 @@ class PreparedStep:
     following: Tensor
     old_log_density_B: Tensor
     advantage_B: Tensor
+    real: RealInputs | None
 
 
 def clipped_objective(log_ratio_B: Tensor, advantage_B: Tensor, clip_range: float) -> Tensor:
@@ -232,20 +233,17 @@ class FlowGrpoObjective(Objective):
             anchors=visit.anchors and sigma_index == 0,
             anchor_scale=visit.anchor_scale * self.visits_per_sample,
         )
-        return PreparedStep(tuple(samples), visit, conditions, sample, sigma_index, following, old_B, advantage_B)
+        real = self._real_inputs(samples, visit, conditions) if visit.anchors else None
+        return PreparedStep(tuple(samples), visit, conditions, sample, sigma_index, following, old_B, advantage_B, real)
 
-    def parts(self, prepared: PreparedStep, sums: LossSums) -> dict[str, Tensor]:  # type: ignore[override]
-        """The clipped objective (named `nft` in the logs, the place of the policy loss) and the anchors."""
-        conditions, sample = prepared.conditions, prepared.sample
-        states = self.world.states(conditions)
-        velocity = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
+    def _policy(self, prepared: PreparedStep, states: StateSequence, sums: LossSums) -> dict[str, Tensor]:  # type: ignore[override]
+        """The clipped objective, named `nft` in the logs: it takes the place of the policy loss."""
+        sample = prepared.sample
+        velocity = self.world.velocity(sample.x_sigma, sample.sigma_B, prepared.conditions, states).velocity_BCfHW
         move = transition(sample.x_sigma, velocity, prepared.step, self.sigmas, self.noise_level)
         log_ratio_B = log_density(prepared.following, move) - prepared.old_log_density_B
         loss_B = clipped_objective(log_ratio_B, prepared.advantage_B, self.clip_range)
         self.clipped += int((log_ratio_B.detach().exp() - 1).abs().gt(self.clip_range).sum())
         self.visited += len(loss_B)
         sums.add("nft", loss_B)
-        parts = {"nft": loss_B}
-        if prepared.visit.anchors:
-            parts.update(self._anchors(prepared, states, sums))  # type: ignore[arg-type]
-        return parts
+        return {"nft": loss_B}
