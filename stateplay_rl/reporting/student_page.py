@@ -148,13 +148,25 @@ def _agreement_blocks(evaluation: Json, gate: Json) -> tuple[Block, ...]:
     return (StatRow(stats), ChartGrid((_agreement_chart(evaluation, gate),)))
 
 
+BAR_NAMES = {
+    "position_only": "place",
+    "class_only": "class",
+    "reference_hidden": "no clip",
+    "actions_hidden": "no keys",
+}
+"""Short enough to stand below a bar; the table below the chart has the full names."""
+
+
 def _agreement_chart(evaluation: Json, gate: Json) -> Chart:
     """The student and everything that it must beat, with their intervals, on one axis."""
     compared = {"student": mapping_of(evaluation, "student"), **mapping_of(evaluation, "baselines")}
     rows = {name: row for name, row in compared.items() if isinstance(row, Mapping)}
     needed = finite(mapping_of(gate, "thresholds").get("pairwise_agreement"))
     series = BarSeries("pairwise agreement", tuple(finite(r.get("pairwise_agreement")) for r in rows.values()), 0)
-    caption = "An ablation that agrees as well as the student exposes a shortcut: it does not need what was hidden."
+    caption = (
+        "Place, class: a guess from nothing else. No clip, no keys: the reference or the buttons are hidden; one that "
+        "agrees as well as the student exposes a shortcut. Untrained: its base."
+    )
     if needed is not None:
         caption = f"The gate asks for {compact(needed, digits=2)}. {caption}"
     return BarChart(
@@ -162,7 +174,7 @@ def _agreement_chart(evaluation: Json, gate: Json) -> Chart:
         "Pairs ordered as the judge orders them",
         "who answers",
         "share of pairs, 0 to 1",
-        tuple(name.replace("_", " ") for name in rows),
+        tuple(BAR_NAMES.get(name, name) for name in rows),
         (series,),
         f"{EVALUATION} student, baselines",
         caption,
