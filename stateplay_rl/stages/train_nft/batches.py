@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -162,7 +163,7 @@ def judge_together(
         processes: the ranks.
         work: the batch.
         failure: what went wrong on this rank before.
-        report: called on every round.
+        report: called on every round, and before an error stops all.
 
     Raises:
         SprlError: the first rank's error, on every rank.
@@ -176,6 +177,10 @@ def judge_together(
                 report()
             except SprlError as error:
                 failure = error
+        if failure is not None:
+            # Verdicts that came just before it are told, too; the failure itself is what matters.
+            with suppress(SprlError):
+                report()
         raise_together(processes, failure)
         states = processes.gather([(left, queue.trouble)])
         trouble = next((text for _, text in states if text is not None), None)
