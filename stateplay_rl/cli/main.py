@@ -6,6 +6,7 @@ stage when it runs.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import sys
@@ -129,7 +130,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Console script."""
-    sys.exit(main())
+    code = main()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        _end_rank(code)
+    sys.exit(code)
+
+
+def _end_rank(code: int) -> None:
+    """End one of several ranks as `sys.exit` does, but for the destructors of C++ libraries.
+
+    A finished rank was seen to abort in them ("terminate called without an active exception"), for which torchrun
+    stops all others and reports a failure.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _say(what: str, hint: str = "") -> None:
