@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.train_nft.sizes import FLOAT32, Sizes
 from stateplay_rl.stages.train_nft.speeds import ARENA_CORE, H200_BY_CHECKPOINTING, Speeds
 from stateplay_rl.stores import layout
+from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.worlds.native.presets import preset
 from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
@@ -99,7 +99,7 @@ def judged_by_big_student(config: TrainNftConfig) -> bool:
     if config.judge.name != "student" or folder is None:
         return False
     try:
-        return bool(json.loads((folder / layout.STUDENT).read_bytes()).get("base") != "arena")
+        return bool(parse_json((folder / layout.STUDENT).read_bytes()).get("base") != "arena")
     except (OSError, ValueError, AttributeError):
         return True
 

@@ -28,7 +28,7 @@ from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.permissions import Gate
 from stateplay_rl.stages.train_nft.segments import SegmentPlan
 from stateplay_rl.stages.train_nft.spending import Spending
-from stateplay_rl.stages.train_nft.trackers import make_tracker
+from stateplay_rl.stages.train_nft.trackers import Tracker, make_tracker
 from stateplay_rl.stages.train_nft.update import Updater
 from stateplay_rl.stores import layout
 from stateplay_rl.stores.checkpoints import CheckpointStore
@@ -136,21 +136,7 @@ def build_trainer(
     average = EvaluationAverage(world, decay) if decay else None
     checkpoints = CheckpointStore(out / layout.CHECKPOINTS_FOLDER, keep=config.keep_checkpoints)
     position = _restore(checkpoints, world, updater, average, out, ledger, processes)
-    held_out = Judges(parts.heldout_judge, referee=parts.judges.referee)
     tracker = make_tracker(config.tracker, out, processes, run_name(config, command.plan))
-    curve = HeldoutCurve(
-        config=config,
-        plan=command.plan,
-        run=out,
-        world=world,
-        conditions=parts.conditions,
-        judges=held_out,
-        viewers=parts.viewers,
-        processes=processes,
-        position=position,
-        tracker=tracker,
-        average=average,
-    )
     trainer = Trainer(
         config=config,
         run=out,
@@ -159,7 +145,7 @@ def build_trainer(
         world=world,
         judges=parts.judges,
         source=_source(command, parts, data, processes, groups, in_flight),
-        curve=curve,
+        curve=_curve(command, parts, processes, position, tracker, average),
         data=data,
         updater=updater,
         checkpoints=checkpoints,
@@ -172,6 +158,29 @@ def build_trainer(
         gate=command.gate,
     )
     return trainer, segment
+
+
+def _curve(
+    command: Command,
+    parts: Parts,
+    processes: Processes,
+    position: state.Position,
+    tracker: Tracker,
+    average: EvaluationAverage | None,
+) -> HeldoutCurve:
+    return HeldoutCurve(
+        config=command.config,
+        plan=command.plan,
+        run=command.out,
+        world=parts.world,
+        conditions=parts.conditions,
+        judges=Judges(parts.heldout_judge, referee=parts.judges.referee),
+        viewers=parts.viewers,
+        processes=processes,
+        position=position,
+        tracker=tracker,
+        average=average,
+    )
 
 
 def _source(

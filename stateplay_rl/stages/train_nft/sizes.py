@@ -12,14 +12,13 @@ from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig
 from stateplay_rl.judges.payload import text_tokens
 from stateplay_rl.judges.request_size import GroupShape
-from stateplay_rl.stages.group_size import BFLOAT16, candidate_bytes, latent_bytes
+from stateplay_rl.stages.group_size import candidate_bytes, latent_bytes
 from stateplay_rl.stores.conditions import ConditionRecord
 from stateplay_rl.worlds.native import coupling_lora
 from stateplay_rl.worlds.native.modes import trained_groups
 from stateplay_rl.worlds.native.presets import NativePreset, preset
 from stateplay_rl.worlds.native.text import TEXT_PRESETS
 from stateplay_rl.worlds.native.transformer import LatentStateTransformer
-from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
 FLOAT32, INT64 = 4, 8
 REAL_VIDEO_BYTES: dict[str, float] = {"arena": 0.08, "stateplay-5b": 0.06}
@@ -66,10 +65,8 @@ def largest_shape(records: Sequence[ConditionRecord], world: WorldConfig, candid
 
 def measure_sizes(config: TrainNftConfig, world: WorldConfig, shape: GroupShape) -> Sizes:
     """Sizes of a world's preset for groups of a shape."""
-    networks, vae = preset(world.preset), VAE_PRESETS[world.preset]
+    networks = preset(world.preset)
     slots = (shape.frames - 1) // 4 + 1
-    slot_values = vae.z_dim * (shape.height // vae.spatial_factor) * (shape.width // vae.spatial_factor)
-    latents = latent_bytes(world, shape.frames)
     pixels = shape.height * shape.width
     text = TEXT_PRESETS[world.preset]
     context = min(text.tokens, text_tokens(len(shape.prompt)) + 1) * text.d_model * FLOAT32
@@ -81,7 +78,7 @@ def measure_sizes(config: TrainNftConfig, world: WorldConfig, shape: GroupShape)
         exported,
         candidate_bytes=candidate_bytes(world, shape.frames),
         group_bytes=pixels * (PICTURE_BYTES + shape.frames * REAL_VIDEO_BYTES[world.preset]) + GROUP_RECORD_BYTES,
-        encoded_bytes=latents + slot_values * BFLOAT16 + context + codes,
+        encoded_bytes=latent_bytes(world, shape.frames) + latent_bytes(world, 1) + context + codes,
     )
 
 
