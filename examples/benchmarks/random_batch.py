@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stateplay_rl.nft.randomness import DrawKey, normal
-from stateplay_rl.stages.train_nft.objective import RealClip
+from stateplay_rl.stages.train_nft.draws import RealClip
 from stateplay_rl.worlds.base import ConditionBatch
 from stateplay_rl.worlds.native.world import NativeWorld
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stateplay_rl.nft.forward import Noised, without_condition_slot, working_dtype
+from stateplay_rl.nft.forward import Noised, require, without_condition_slot, working_dtype
 
 
 def flow_matching_loss(sample: Noised, velocity: Tensor, weight_B: Tensor, *, has_condition_slot: bool) -> Tensor:
@@ -56,8 +56,8 @@ def transition_cross_entropy(logits_BfMV: Tensor, codes_BfM: Tensor) -> Tensor:
     if logits_BfMV.shape[:-1] != codes_BfM.shape:
         raise ValueError(f"logits {tuple(logits_BfMV.shape)} for codes {tuple(codes_BfM.shape)}")
     codes = logits_BfMV.shape[-1]
-    if bool((codes_BfM < 0).any() or (codes_BfM >= codes).any()):
-        raise ValueError(f"a code lies outside 0..{codes - 1}")
+    inside = ((codes_BfM >= 0) & (codes_BfM < codes)).all()
+    require(inside, lambda: f"a code lies outside 0..{codes - 1}")
     logits = logits_BfMV if logits_BfMV.dtype == torch.float64 else logits_BfMV.float()
     nats = functional.cross_entropy(logits.flatten(0, -2), codes_BfM.flatten(), reduction="none")
     return nats.reshape(codes_BfM.shape[0], -1).mean(dim=1)

@@ -6,6 +6,7 @@ frame: it is a condition, never noised, and stands outside every loss.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,18 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
 def per_sample(value_B: Tensor, like: Tensor) -> Tensor:
     """[B] -> [B, 1, ...] with as many dimensions as `like`, in its dtype and on its device."""
     return value_B.to(like).reshape(-1, *[1] * (like.dim() - 1))
+
+
+def require(fine: Tensor, message: Callable[[], str]) -> None:
+    """Check a scalar of truth; on a GPU the device itself asserts it, because asking would make the host wait.
+
+    Raises:
+        ValueError: it is false (on a GPU: a device-side assertion, with the next call that waits).
+    """
+    if fine.device.type == "cuda":
+        torch._assert_async(fine, "a value of the loss is out of range")
+    elif not bool(fine):
+        raise ValueError(message())
 
 
 @dataclass(frozen=True)
@@ -63,8 +76,7 @@ def noised(x0: Tensor, eps: Tensor, sigma_B: Tensor, first_latent: Tensor | None
         raise ValueError(f"x0 {tuple(x0.shape)} and eps {tuple(eps.shape)} differ in shape")
     if sigma_B.shape != x0.shape[:1]:
         raise ValueError(f"one sigma per sample: {tuple(sigma_B.shape)} for {x0.shape[0]} samples")
-    if bool((sigma_B < 0).any() or (sigma_B > 1).any()):
-        raise ValueError(f"sigma outside [0, 1]: {sigma_B.tolist()}")
+    require(~((sigma_B < 0) | (sigma_B > 1)).any(), lambda: f"sigma outside [0, 1]: {sigma_B.tolist()}")
     dtype = working_dtype(x0, eps)
     x0, eps = x0.to(dtype), eps.to(dtype)
     sigma = per_sample(sigma_B, x0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stateplay_rl.nft.forward import Noised, per_sample, without_condition_slot, working_dtype
+from stateplay_rl.nft.forward import Noised, per_sample, require, without_condition_slot, working_dtype
 
 SCALE_FLOOR = 1e-5
 
@@ -46,8 +46,7 @@ def _check(sample: Noised, v_live: Tensor, v_old: Tensor, r_B: Tensor, beta_nft:
         raise ValueError(f"velocities {tuple(v_live.shape)}, {tuple(v_old.shape)} for x0 {tuple(shape)}")
     if r_B.shape != shape[:1]:
         raise ValueError(f"one r per sample: {tuple(r_B.shape)} for {shape[0]} samples")
-    if bool((r_B < 0).any() or (r_B > 1).any() or r_B.isnan().any()):
-        raise ValueError(f"optimality r outside [0, 1]: {r_B.tolist()}")
+    require(((r_B >= 0) & (r_B <= 1)).all(), lambda: f"optimality r outside [0, 1]: {r_B.tolist()}")
     if not beta_nft > 0:
         raise ValueError(f"beta_nft must be above 0, got {beta_nft}")
 

@@ -17,8 +17,9 @@ from stateplay_rl.nft.signal import gram
 from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.candidates import condition_inputs
 from stateplay_rl.stages.group_source import GroupSource
+from stateplay_rl.stages.train_nft.draws import RealClip, Visit
 from stateplay_rl.stages.train_nft.gradients import global_gradient
-from stateplay_rl.stages.train_nft.objective import Objective, RealClip, Visit
+from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.worlds.base import ConditionBatch, World

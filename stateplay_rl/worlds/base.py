@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from stateplay_rl.errors import InputError
+from stateplay_rl.worlds.transfer import to_device
 
 PolicyName = Literal["live", "old", "reference"]
 ParameterMode = Literal["transition", "coupling", "joint", "full"]
@@ -77,7 +78,9 @@ class ConditionBatch:
 
     def select(self, indices: Sequence[int]) -> ConditionBatch:
         """Rows `indices` (repeats allowed) as a new batch."""
-        index = torch.as_tensor(list(indices), device=self.text_BLD.device)
+        if list(indices) == list(range(len(self))):
+            return self
+        index = to_device(torch.as_tensor(list(indices)), self.text_BLD.device)
         return ConditionBatch(
             tuple(self.condition_ids[i] for i in indices),
             self.first_latent_BC1HW[index],
@@ -98,7 +101,9 @@ class StateSequence:
 
     def select(self, rows: Sequence[int]) -> StateSequence:
         """Rows `rows` (repeats allowed) as a new sequence; gradients flow through it."""
-        index = torch.as_tensor(list(rows), device=self.low_BfMS.device)
+        if list(rows) == list(range(len(self.low_BfMS))):
+            return self
+        index = to_device(torch.as_tensor(list(rows)), self.low_BfMS.device)
         return StateSequence(self.low_BfMS[index], self.tokens_BNC[index])
 
     def leaf(self) -> Self:

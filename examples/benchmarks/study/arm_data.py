@@ -26,7 +26,7 @@ from stateplay_rl.arena.dataset import (
 from stateplay_rl.arena.game import simulate_first
 from stateplay_rl.arena.state import FRAMES, WINDOW_FRAMES, Glitches, Trajectory
 from stateplay_rl.evaluation.picture import measure_detail, measure_picture
-from stateplay_rl.stages.train_nft.objective import RealClip
+from stateplay_rl.stages.train_nft.draws import RealClip
 from stateplay_rl.worlds.base import ConditionBatch, ConditionInputs, World
 from stateplay_rl.worlds.preparation import bin_actions
 

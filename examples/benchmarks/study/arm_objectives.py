@@ -10,8 +10,9 @@ from torch import Tensor
 
 from stateplay_rl.nft.flow_matching import flow_matching_loss
 from stateplay_rl.nft.forward import Noised
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, RealInputs, Visit
+from stateplay_rl.stages.train_nft.objective import Objective, RealInputs
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.worlds.base import ConditionBatch, StateSequence
 
@@ -53,6 +54,9 @@ class BestOfObjective(Objective):
 
 class SupervisedObjective(Objective):
     """Continued SFT: the stage's anchors, and nothing else; `anchors.anchor_every` must be 1."""
+
+    def draw_ahead(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> None:
+        """Nothing: its draws are few."""
 
     @torch.no_grad()
     def prepare(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> PreparedSamples:  # type: ignore[override]

@@ -26,8 +26,9 @@ from stateplay_rl.nft.forward import Noised, without_condition_slot, working_dty
 from stateplay_rl.nft.randomness import DrawKey, normal
 from stateplay_rl.nft.schedule import next_sigmas
 from stateplay_rl.nft.solvers import VelocityFn, pin_first_slot
+from stateplay_rl.stages.train_nft.draws import RealClip, Visit
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, RealClip, RealInputs, Visit
+from stateplay_rl.stages.train_nft.objective import Objective, RealInputs
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.worlds.base import ConditionBatch, PolicyName, StateSequence, World
 
@@ -211,6 +212,9 @@ class FlowGrpoObjective(Objective):
     def visits_per_sample(self) -> int:
         """Steps that have a density."""
         return len(self.sigmas) - 1
+
+    def draw_ahead(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> None:
+        """Nothing: latents and steps are stored."""
 
     def _row(self, sample: Sample) -> Trajectory:
         return self.trajectories[sample.condition_id, sample.candidate]

@@ -7,6 +7,7 @@ tokens, D text width.
 from __future__ import annotations
 
 import time
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -24,8 +25,9 @@ from stateplay_rl.nft.randomness import DrawKey, generator, normal
 from stateplay_rl.nft.schedule import sampling_sigmas
 from stateplay_rl.nft.solvers import Euler, pin_first_slot, solver_steps
 from stateplay_rl.stages.profile.meter import Meter
+from stateplay_rl.stages.train_nft.draws import RealClip, Visit
 from stateplay_rl.stages.train_nft.gradients import global_gradient
-from stateplay_rl.stages.train_nft.objective import Objective, RealClip, Visit
+from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.stores.video import encode_mp4
 from stateplay_rl.worlds.base import ConditionBatch, StateSequence
@@ -86,6 +88,11 @@ class Workload:
         shape = (channels, self.slots, height, width)
         self.clean_BCfHW = normal(DrawKey(0, "profile_clip"), shape)[None].to(device)
         self.noise_BCfHW = normal(DrawKey(0, "profile_noise"), shape)[None].to(device)
+        # As a run has it: clean latents and the clip's codes come from files, not off the device.
+        with torch.no_grad():
+            codes = world.transition_codes(self.clean_BCfHW)[0].cpu()
+        self.stored_CfHW = self.clean_BCfHW[0].cpu()
+        self.clip = RealClip(self.stored_CfHW, codes)
         self.sigma_B = torch.tensor([SIGMA], device=device)
         with torch.no_grad():
             self.states = world.states(self.conditions)
@@ -128,12 +135,21 @@ class Workload:
 
     def _objective(self) -> Objective:
         config = TrainNftConfig(mode="transition", sampling=SamplingConfig(steps=30))
-        with torch.no_grad():
-            codes = self.world.transition_codes(self.clean_BCfHW)[0].cpu()
-        clip = RealClip(self.clean_BCfHW[0].cpu(), codes)
-        return Objective(
-            self.world, config, lambda _: self.conditions, lambda _: self.clean_BCfHW[0].cpu(), lambda _: clip
-        )
+        return Objective(self.world, config, lambda _: self.conditions, lambda _: self.stored_CfHW, lambda _: self.clip)
+
+    def waits_of_micro_steps(self, *, anchors: bool) -> list[str]:
+        """Where the host waited for the device during `micro_steps`, a place a wait; empty on a CPU."""
+        if not self.meter.on_gpu:
+            return []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                self.micro_steps(anchors=anchors)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        waits = [w for w in caught if "synchronizing" in str(w.message)]
+        return [f"{Path(w.filename).name}:{w.lineno}" for w in waits]
 
     @property
     def _alone(self) -> Processes:

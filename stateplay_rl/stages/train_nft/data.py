@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from stateplay_rl.stages.candidates import condition_inputs
+from stateplay_rl.stages.train_nft.draws import RealClip
 from stateplay_rl.stages.train_nft.in_flight import InFlight
-from stateplay_rl.stages.train_nft.objective import RealClip
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.stores.conditions import ConditionStore
 from stateplay_rl.stores.groups import GroupStore, StoredGroup
@@ -49,6 +49,8 @@ class BatchData:
                 inputs = condition_inputs(self._conditions, record, self._world)
                 self._encoded_conditions[condition_id] = self._world.encode_conditions([inputs])
         parts = [self._encoded_conditions[i] for i in ids]
+        if len(parts) == 1:
+            return parts[0]  # the same tensors each time: a world knows their text keys and values again
         return ConditionBatch(
             tuple(ids),
             torch.cat([p.first_latent_BC1HW for p in parts]),

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from stateplay_rl.distributed import Processes
 from stateplay_rl.nft.forward import without_condition_slot
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, Visit
+from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.samples import BatchSamples, Sample
 from stateplay_rl.worlds.base import ParameterGroup
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
 
 from stateplay_rl.distributed import Processes
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, Prepared, Visit
+from stateplay_rl.stages.train_nft.objective import Objective, Prepared
 from stateplay_rl.stages.train_nft.samples import Sample
 
 
@@ -79,8 +81,12 @@ def global_gradient(
         levels = list(range(objective.visits_per_sample))
     visit = replace(visit, in_step=processes.lockstep)
     queued: list[Pending] = []
-    for (call, level), counts in processes.turns([(call, level) for call in calls for level in levels]):
+    turns = processes.turns([(call, level) for call in calls for level in levels])
+    following = [turn for turn, _ in turns[1:]]
+    for ((call, level), counts), after in zip_longest(turns, following):
         prepared = objective.prepare(call, visit, level)
+        if after is not None:
+            objective.draw_ahead(after[0], visit, after[1])
         if counts:
             queued.append(_add_call(objective, prepared, divisor, parameters, accumulated, sums))
         else:

@@ -15,36 +15,11 @@ from stateplay_rl.config.train_nft import AnchorConfig, TrainNftConfig
 from stateplay_rl.nft.flow_matching import flow_matching_loss, transition_cross_entropy
 from stateplay_rl.nft.forward import Noised, noised, without_condition_slot
 from stateplay_rl.nft.loss import NFTLoss, nft_loss, paper_velocity_mse
-from stateplay_rl.nft.randomness import DrawKey, choice, index, normal
-from stateplay_rl.nft.schedule import TrainingGrid, sampling_sigmas
+from stateplay_rl.stages.train_nft.draws import Draws, RealClip, Visit
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.worlds.base import ConditionBatch, StateSequence, World
-
-GROUP_SHARED = -2
-"""Candidate field of the key when all candidates of a group share one (sigma, eps)."""
-
-
-@dataclass(frozen=True)
-class Visit:
-    """Where a call stands: batch, inner pass, whether anchors take part, and what they are multiplied by.
-
-    `in_step`: weights are sharded, so every call makes the same number of forwards, with a real clip or without.
-    """
-
-    batch: int
-    inner_pass: int
-    anchors: bool
-    anchor_scale: float = 1.0
-    in_step: bool = False
-
-
-@dataclass(frozen=True)
-class RealClip:
-    """A condition's own clip: latents [C, f, H, W] and its tokenizer codes [f-1, M]."""
-
-    latents: Tensor
-    codes: Tensor
+from stateplay_rl.worlds.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -104,8 +79,8 @@ class Objective:
         self._latents_of = latents_of
         self._real_of = real_of
         self.has_clip = has_clip or (lambda condition_id: real_of(condition_id) is not None)
-        self.sigmas = sampling_sigmas(config.sampling.steps, config.sampling.shift)
-        self._grid = TrainingGrid.build()
+        self.draws = Draws(config, world.device, latents_of)
+        self.sigmas = self.draws.sigmas
         # Half of the activations at a time. Not on a CPU, whose results keep their bits, nor where text keys and
         # values are trained, too.
         self.backward_apart = world.device.type == "cuda" and config.mode != "full"
@@ -120,6 +95,14 @@ class Objective:
         """Noise levels per sample and pass: one draw, or the whole grid."""
         return len(self.sigmas) if self.config.loss.full_schedule else 1
 
+    def draw_ahead(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> None:
+        """Have a thread draw what the next `prepare` takes from the host; without a GPU nothing."""
+        self.draws.begin_samples(samples, visit, sigma_index)
+        if visit.anchors and self.config.anchors.fm_real:
+            rows, clips = self._clips_of(samples)
+            if rows:
+                self.draws.begin_clips([samples[row] for row in rows], clips, visit)
+
     @torch.no_grad()
     def prepare(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> Prepared:
         """All that needs no gradient: noised latents and the velocities of old and reference.
@@ -129,8 +112,7 @@ class Objective:
         """
         conditions = self._conditions_of([s.condition_id for s in samples])
         with self.world.policies.use("old"):
-            # First, because the many small kernels of a state sequence are launched while a GPU is still at work
-            # on the call before; the checks of `noised` wait for it.
+            # First: the many small kernels of a state sequence are launched while a GPU is at work on the call before.
             states = self.world.states(conditions)
         sample, thirds = self._noised(samples, visit, sigma_index, conditions)
         real = self._real_inputs(samples, visit, conditions) if visit.anchors else None
@@ -186,7 +168,7 @@ class Objective:
         """NFT loss and distance to the reference."""
         conditions, sample = prepared.conditions, prepared.sample
         v_live = self.world.velocity(sample.x_sigma, sample.sigma_B, conditions, states).velocity_BCfHW
-        r_B = torch.tensor([s.r for s in prepared.samples], dtype=torch.float32, device=v_live.device)
+        r_B = to_device(torch.tensor([s.r for s in prepared.samples], dtype=torch.float32), v_live.device)
         nft = self._nft(sample, v_live, prepared.v_old, r_B)
         sums.add("nft", nft.loss_per_sample)
         sums.add("pos", nft.pos)
@@ -203,20 +185,10 @@ class Objective:
     def _noised(
         self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None, conditions: ConditionBatch
     ) -> tuple[Noised, list[int]]:
-        device = self.world.device
-        x0 = torch.stack([self._latents_of(s) for s in samples]).to(device)
-        eps = torch.stack([normal(self._key("train_eps", s, visit), x0.shape[1:]) for s in samples]).to(device)
-        if sigma_index is None:
-            chosen = [index(self._key("train_sigma", s, visit), len(self.sigmas)) for s in samples]
-        else:
-            chosen = [sigma_index] * len(samples)
-        sigma_B = self.sigmas[torch.tensor(chosen)].to(device)
+        draw = self.draws.of_samples(samples, visit, sigma_index).to(self.world.device)
+        chosen = self.draws.levels(samples, visit, sigma_index)
         thirds = [min(2, 3 * i // len(self.sigmas)) for i in chosen]
-        return noised(x0, eps, sigma_B, conditions.first_latent_BC1HW), thirds
-
-    def _key(self, purpose: str, sample: Sample, visit: Visit) -> DrawKey:
-        candidate = GROUP_SHARED if self.config.loss.shared_group_noise else sample.candidate
-        return DrawKey(self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, candidate)
+        return noised(draw.x0, draw.eps, draw.level_B, conditions.first_latent_BC1HW), thirds
 
     def _reference_velocity(self, sample: Noised, conditions: ConditionBatch) -> Tensor | None:
         if self.config.anchors.reference_penalty == 0.0:
@@ -250,7 +222,7 @@ class Objective:
         def add(part: str, weight: float, loss: Tensor) -> None:
             sums.add(part, loss)
             zeros = torch.zeros(len(prepared.samples), device=loss.device, dtype=loss.dtype)
-            index = torch.tensor(real.rows, device=loss.device)
+            index = to_device(torch.tensor(real.rows), loss.device)
             parts[part] = zeros.index_add(0, index, visit.anchor_scale * weight * loss)
 
         if real.sample is not None and real.weight_B is not None:
@@ -276,23 +248,18 @@ class Objective:
         return self.config.mode != "coupling"
 
     def _real_inputs(self, samples: Sequence[Sample], visit: Visit, conditions: ConditionBatch) -> RealInputs | None:
-        clips = [self._real_of(s.condition_id) for s in samples]
-        rows = tuple(row for row, clip in enumerate(clips) if clip is not None)
+        rows, clips = self._clips_of(samples)
         if not rows:
             return None
-        present = [clip for clip in clips if clip is not None]
         device = self.world.device
-        codes = torch.stack([clip.codes for clip in present]).to(device)
+        codes = to_device(torch.stack([clip.codes for clip in clips]), device)
         if not self.config.anchors.fm_real:
             return RealInputs(rows, None, None, codes)
-        x0 = torch.stack([clip.latents for clip in present]).float().to(device)
-        chosen = [samples[row] for row in rows]
-        eps = torch.stack([normal(self._anchor_key("real_eps", s, visit), x0.shape[1:]) for s in chosen]).to(device)
-        times = [self._anchor_key("real_time", s, visit) for s in chosen]
-        steps = torch.stack([choice(key, torch.arange(len(self._grid))) for key in times])
-        sigma_B, weight_B = (value.to(device) for value in self._grid.at(steps))
+        draw = self.draws.of_clips([samples[row] for row in rows], clips, visit).to(device)
         first = conditions.select(rows).first_latent_BC1HW
-        return RealInputs(rows, noised(x0, eps, sigma_B, first), weight_B, codes)
+        return RealInputs(rows, noised(draw.x0, draw.eps, draw.level_B, first), draw.weight_B, codes)
 
-    def _anchor_key(self, purpose: str, sample: Sample, visit: Visit) -> DrawKey:
-        return DrawKey(self.config.seed, purpose, visit.batch, visit.inner_pass, sample.condition_id, sample.candidate)
+    def _clips_of(self, samples: Sequence[Sample]) -> tuple[tuple[int, ...], list[RealClip]]:
+        """The rows whose condition has a clip, and the clips."""
+        found = [(row, self._real_of(s.condition_id)) for row, s in enumerate(samples)]
+        return tuple(row for row, clip in found if clip is not None), [clip for _, clip in found if clip is not None]

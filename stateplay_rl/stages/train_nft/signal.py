@@ -14,7 +14,8 @@ from stateplay_rl.config.train_nft import AnchorConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.nft.signal import gradient_cosine
 from stateplay_rl.stages.group_gradients import NonFiniteGradient, group_gram, usable_groups
-from stateplay_rl.stages.train_nft.objective import Objective, Visit
+from stateplay_rl.stages.train_nft.draws import Visit
+from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.worlds.base import World
 

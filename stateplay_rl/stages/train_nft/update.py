@@ -13,10 +13,11 @@ from torch import Tensor
 from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import OutsideError
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.gradients import SummedGradient, global_gradient
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
 from stateplay_rl.stages.train_nft.memory import name_memory
-from stateplay_rl.stages.train_nft.objective import Objective, Visit
+from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.worlds.base import ParameterGroup
 from stateplay_rl.worlds.policy_bank import sha256_tensors

@@ -27,6 +27,7 @@ from stateplay_rl.worlds.native import vae_fused
 from stateplay_rl.worlds.native.original_names import VAE_MARK, vae_from_original
 from stateplay_rl.worlds.native.vae_presets import TEMPORAL_FACTOR, VAE_PRESETS, VaeArchitecture
 from stateplay_rl.worlds.native.weights import load_exactly
+from stateplay_rl.worlds.transfer import to_host
 
 STATISTICS = ("latents_mean", "latents_std")
 
@@ -210,7 +211,7 @@ class VideoVae(nn.Module):
         """
         pixels_B3Thw = self.decode_pixels(latents_BCfHW).float().clamp(-1.0, 1.0)
         levels = ((pixels_B3Thw + 1.0) * 127.5).round().to(torch.uint8)
-        return _to_host(levels.permute(0, 2, 3, 4, 1).contiguous()).numpy()
+        return to_host(levels.permute(0, 2, 3, 4, 1).contiguous()).numpy()
 
     # -- helpers -------------------------------------------------------------------------------------
 
@@ -258,16 +259,6 @@ class VideoVae(nn.Module):
     def export_weights(self) -> dict[str, Tensor]:
         """Tensors under the key names that `load_weights` reads."""
         return {key.removeprefix("model."): value.contiguous() for key, value in self.state_dict().items()}
-
-
-def _to_host(tensor: Tensor) -> Tensor:
-    """A copy on the CPU; from a GPU through pinned memory, which is many times faster for whole videos."""
-    if tensor.device.type != "cuda":
-        return tensor.cpu()
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensor.device).synchronize()
-    return host
 
 
 def _module_key(key: str) -> str:

@@ -18,7 +18,8 @@ from stateplay_rl.distributed import Processes
 from stateplay_rl.errors import JudgeDownError
 from stateplay_rl.judges.base import GroupVerdict, failed, scored
 from stateplay_rl.nft.randomness import DrawKey, normal
-from stateplay_rl.stages.train_nft.objective import Objective, RealClip
+from stateplay_rl.stages.train_nft.draws import RealClip
+from stateplay_rl.stages.train_nft.objective import Objective
 from stateplay_rl.stages.train_nft.samples import JudgedGroup, Sample
 from stateplay_rl.stages.train_nft.update import Updater
 from stateplay_rl.stores import layout

@@ -14,8 +14,8 @@ import torch
 from stateplay_rl.distributed import Processes, start_processes
 from stateplay_rl.errors import InputError, OutsideError
 from stateplay_rl.stages.main_process import raise_together
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.gradients import global_gradient
-from stateplay_rl.stages.train_nft.objective import Visit
 from stateplay_rl.stages.train_nft.sharding import shard_frozen
 from stateplay_rl.stages.train_nft.update import Updater
 from tests.stages.train_nft.helpers import Bench

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stateplay_rl.stages.train_nft.details import gradient_norms, measure_details, velocity_details
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.gradients import global_gradient
-from stateplay_rl.stages.train_nft.objective import Visit
 from stateplay_rl.stages.train_nft.samples import build_samples
 from tests.stages.train_nft.helpers import ONE, Bench, judged, no_anchors
 

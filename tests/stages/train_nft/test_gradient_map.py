@@ -12,7 +12,8 @@ from __future__ import annotations
 import pytest
 from torch import Tensor
 
-from stateplay_rl.stages.train_nft.objective import LossSums, Visit
+from stateplay_rl.stages.train_nft.draws import Visit
+from stateplay_rl.stages.train_nft.objective import LossSums
 from tests.stages.train_nft.helpers import Bench, no_anchors
 
 MODES = {"transition": {"transition"}, "coupling": {"coupling_lora"}, "joint": {"transition", "coupling_lora"}}

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from stateplay_rl.distributed import Processes
 from stateplay_rl.stages.train_nft import gradients
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.gradients import calls_of, global_gradient
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
-from stateplay_rl.stages.train_nft.objective import Visit
 from tests.stages.train_nft.helpers import ONE, Bench, no_anchors
 from tests.worlds.tiny import SLOTS
 

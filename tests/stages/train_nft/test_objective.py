@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.loss_sums import PARTS, LossSums
-from stateplay_rl.stages.train_nft.objective import Objective, Visit
+from stateplay_rl.stages.train_nft.objective import Objective
 from tests.stages.train_nft.helpers import Bench, no_anchors
 
 PLAIN = Visit(0, 0, anchors=False)

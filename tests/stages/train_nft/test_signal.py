@@ -14,7 +14,7 @@ from stateplay_rl.distributed import Processes
 from stateplay_rl.nft.signal import gradient_cosine
 from stateplay_rl.stages.group_gradients import group_gram, usable_groups
 from stateplay_rl.stages.train_nft import loop
-from stateplay_rl.stages.train_nft.objective import Visit
+from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.stages.train_nft.signal import signal_cosine
 from stateplay_rl.stages.train_nft.timing import PartTimer
