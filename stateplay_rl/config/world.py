@@ -126,6 +126,11 @@ class SpeedOptions(FrozenConfig):
         default="auto",
         description="compile the repeated block once per shape (never when weights are sharded): auto, on, off",
     )
+    kernels: Switch = Field(
+        default="auto",
+        description="own Triton kernels in a block: residual sums with their norms, rotated rows, and text attention "
+        "that counts the padding's one key; auto (half precision on a GPU), on, off",
+    )
     park_text: Switch = Field(
         default="auto",
         description="text encoder on the host between prompts; auto: on cards with less than 64 GiB",

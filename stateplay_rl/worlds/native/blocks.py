@@ -8,17 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
+from stateplay_rl.worlds.native.block_passes import Modulation, add, add_and_norm, gelu, head_rows
 from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
+from stateplay_rl.worlds.native.text_attention import text_attention
+
+SCALE_1, GATE_1, SCALE_2, GATE_2 = 1, 2, 4, 5
+"""Rows of a block's modulation; a shift stands before its scale."""
 
 Rotary = tuple[Tensor, Tensor]
+Light = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+"""How a cheap function of one tensor is called: `kept` or `computed_again`."""
 
 
 def split_heads(x_BND: Tensor, heads: int) -> Tensor:
@@ -74,16 +87,29 @@ def attend_slot_by_slot(
     return torch.unflatten(out_bSD, 0, (batch, slots)).flatten(1, 2)
 
 
-def rotate(x_BhNd: Tensor, rotary: Rotary) -> Tensor:
-    """Rotary position embedding of interleaved pairs (even, odd), in float32.
+def kept(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A function of one tensor, whose parts are kept for the backward."""
+    return function(x)
 
-    even' = even cos - odd sin, odd' = odd cos + even sin; the tables are [N, d]: every cosine twice, and every sine
-    twice, the first time negative. Written as x cos + swapped(x) sin it is one pass over memory when compiled.
-    """
-    cos, sin = rotary
-    x = x_BhNd.float()
-    swapped = torch.unflatten(x, -1, (-1, 2)).flip(-1).flatten(-2)
-    return (x * cos + swapped * sin).type_as(x_BhNd)
+
+def computed_again(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A function of one tensor, computed again in the backward."""
+    found: Tensor = checkpoint(function, x, use_reentrant=False, preserve_rng_state=False)
+    return found
+
+
+_ATTENTION = tuple(
+    getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default
+    for name in ("cudnn_attention", "flash_attention", "efficient_attention", "flash_attention_for_cpu")
+)
+
+
+def _keep_attention(
+    _: SelectiveCheckpointContext, operation: object, *args: object, **kwargs: object
+) -> CheckpointPolicy:
+    """A recomputed block keeps attention's results: a third of its forward, one of about eighteen tensors."""
+    found = operation in _ATTENTION
+    return CheckpointPolicy.MUST_SAVE if found else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 class RotarySelfAttention:
@@ -91,33 +117,23 @@ class RotarySelfAttention:
 
     Args:
         backend: the kernel; None leaves the choice to torch.
-        recompute: normalise and rotate again in the backward instead of keeping the results. When compiled this
-            costs two passes over memory and saves two of about eighteen tensors of a block.
     """
 
-    def __init__(self, backend: SDPBackend | None = None, recompute: bool = False) -> None:
+    def __init__(self, backend: SDPBackend | None = None) -> None:
         self.backend = backend
-        self.recompute = recompute
 
-    def __call__(self, attn: WanAttention, x_BND: Tensor, rotary: Rotary) -> Tensor:
-        """Self-attention of all video tokens, [B, N, D]."""
+    def __call__(self, attn: WanAttention, x_BND: Tensor, rotary: Rotary, light: Light, kernels: bool) -> Tensor:
+        """Self-attention of all video tokens, [B, N, D]; `light` calls what is cheap to compute again."""
         value = attn.to_v(x_BND)
 
         def query(x_BND: Tensor) -> Tensor:
-            return rotate(split_heads(attn.norm_q(x_BND).type_as(value), attn.heads), rotary)
+            return head_rows(x_BND, attn.norm_q.weight, attn.norm_q.eps, attn.heads, rotary, kernels=kernels)
 
         def key(x_BND: Tensor) -> Tensor:
-            return rotate(split_heads(attn.norm_k(x_BND).type_as(value), attn.heads), rotary)
+            return head_rows(x_BND, attn.norm_k.weight, attn.norm_k.eps, attn.heads, rotary, kernels=kernels)
 
-        q_BhNd, k_BhNd = self.light(query, attn.to_q(x_BND)), self.light(key, attn.to_k(x_BND))
+        q_BhNd, k_BhNd = light(query, attn.to_q(x_BND)), light(key, attn.to_k(x_BND))
         return attn.to_out[0](attend_by(self.backend, q_BhNd, k_BhNd, split_heads(value, attn.heads)))  # type: ignore[no-any-return]
-
-    def light(self, function: Callable[[Tensor], Tensor], x_BND: Tensor) -> Tensor:
-        """A cheap function of one tensor, recomputed in the backward where that is wanted."""
-        if self.recompute and torch.is_grad_enabled():
-            found: Tensor = checkpoint(function, x_BND, use_reentrant=False, preserve_rng_state=False)
-            return found
-        return function(x_BND)
 
 
 class MultiHeadAttention(nn.Module):
@@ -151,24 +167,14 @@ class MultiHeadAttention(nn.Module):
 
 
 class CouplingAttention(MultiHeadAttention):
-    """`latent_state_attention`: video tokens read state tokens, times a scalar gate that starts at 0.
+    """`latent_state_attention`: video tokens read state tokens; the block multiplies by a gate that starts at 0.
 
     The gate has shape [1], not [], because sharded training does not take 0-dimensional parameters.
     """
 
-    def __init__(self, dim: int, sizes: LatentStateSizes, eps: float) -> None:
+    def __init__(self, dim: int, sizes: LatentStateSizes) -> None:
         super().__init__(dim, dim, sizes.coupling_width, sizes.coupling_heads)
         self.gate = nn.Parameter(torch.zeros(1))
-        self.eps = eps
-
-    def forward(
-        self, x_BND: Tensor, context_BKD: Tensor, visible_NK: Tensor | None = None, slots: int | None = None
-    ) -> Tensor:
-        """The gated update of the hidden state, float32 [B, N, D]."""
-        # The known key names hold no norm of their own, so this one has no parameters.
-        queries_BND = F.layer_norm(x_BND.float(), x_BND.shape[-1:], eps=self.eps).type_as(x_BND)
-        update_BND = super().forward(queries_BND, context_BKD.type_as(x_BND), visible_NK, slots)
-        return update_BND.float() * self.gate.float()
 
 
 class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
@@ -180,9 +186,12 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
     def __init__(self, sizes: TransformerSizes, latent_state: LatentStateSizes | None) -> None:
         super().__init__(sizes.dim, sizes.ffn_dim, sizes.heads, cross_attn_norm=True, eps=sizes.eps)
         self.attn1.set_processor(RotarySelfAttention())
+        self.light: Light = kept
+        self.kernels = False
+        """Whether passes over memory and text attention are Triton kernels; not while the block's weights train."""
         self.latent_state_attention: CouplingAttention | None = None
         if latent_state is not None:
-            self.latent_state_attention = CouplingAttention(sizes.dim, latent_state, sizes.eps)
+            self.latent_state_attention = CouplingAttention(sizes.dim, latent_state)
 
     def use_attention(self, backend: SDPBackend | None) -> None:
         """Kernel of self-attention and text attention; None leaves the choice to torch.
@@ -192,8 +201,11 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
         self.attn1.processor.backend = backend
 
     def prepare_to_compile(self) -> None:
-        """What only pays in a compiled block."""
-        self.attn1.processor.recompute = True
+        """What only pays in a compiled block: queries and keys are normalised and rotated again in the backward.
+
+        This costs two passes over memory and saves two of about eighteen tensors of a block.
+        """
+        self.light = computed_again
 
     def text_keys_values(self, text_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Text keys and values [B, h, L, d]; they depend on neither sigma nor latents."""
@@ -208,36 +220,86 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
         modulation_Bf6D: Tensor,
         text_key_BhLd: Tensor,
         text_value_BhLd: Tensor,
+        text_lengths_B: Tensor,
         rotary: Rotary,
         states_BKD: Tensor | None,
         visible_NK: Tensor | None,
+        recomputed: bool = False,
     ) -> Tensor:
-        """Hidden state after the block, [B, f, S, D]."""
-        if action_BfD is not None:
-            hidden_BfSD = hidden_BfSD + action_BfD.unsqueeze(2).type_as(hidden_BfSD)
-        dtype, slots = hidden_BfSD.dtype, hidden_BfSD.shape[1]
-        table = self.scale_shift_table.float() + modulation_Bf6D.float()
-        shift1, scale1, gate1, shift2, scale2, gate2 = table.unsqueeze(3).unbind(2)  # each [B, f, 1, D]
+        """Hidden state after the block, [B, f, S, D].
 
-        x = (self.norm1(hidden_BfSD.float()) * (1 + scale1) + shift1).to(dtype).flatten(1, 2)
-        x = self.attn1.processor(self.attn1, x, rotary).unflatten(1, (slots, -1))
-        hidden_BfSD = (hidden_BfSD.float() + x.float() * gate1).to(dtype)
-
-        x = self.norm2(hidden_BfSD.float()).to(dtype).flatten(1, 2)
-        way = self.attn1.processor
-        query_BhNd = way.light(
-            lambda x: split_heads(self.attn2.norm_q(x).type_as(text_value_BhLd), self.attn2.heads), self.attn2.to_q(x)
+        Args:
+            text_lengths_B: int32, tokens of the prompts; the keys and values behind are all equal.
+            recomputed: keep inputs and attention's results alone, and compute the rest again in the backward.
+        """
+        inputs = (
+            hidden_BfSD,
+            action_BfD,
+            modulation_Bf6D,
+            text_key_BhLd,
+            text_value_BhLd,
+            text_lengths_B,
+            rotary,
+            states_BKD,
+            visible_NK,
         )
-        apart = slots if way.backend is not None and torch.is_grad_enabled() else None
-        if apart is None:
-            x = attend_by(way.backend, query_BhNd, text_key_BhLd, text_value_BhLd)
+        if not recomputed:
+            return self._compute(*inputs, self.light if torch.is_grad_enabled() else kept)
+        contexts = partial(create_selective_checkpoint_contexts, _keep_attention)
+        found: Tensor = checkpoint(
+            self._compute, *inputs, kept, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
+        )
+        return found
+
+    def _compute(
+        self,
+        hidden_BfSD: Tensor,
+        action_BfD: Tensor | None,
+        modulation_Bf6D: Tensor,
+        text_key_BhLd: Tensor,
+        text_value_BhLd: Tensor,
+        text_lengths_B: Tensor,
+        rotary: Rotary,
+        states_BKD: Tensor | None,
+        visible_NK: Tensor | None,
+        light: Light,
+    ) -> Tensor:
+        slots, backend = hidden_BfSD.shape[1], self.attn1.processor.backend
+        kernels = self.kernels and not self.scale_shift_table.requires_grad
+        modulation = Modulation.of(self.scale_shift_table, modulation_Bf6D, kernels)
+        action_BfD = None if action_BfD is None else action_BfD.type_as(hidden_BfSD)
+        hidden_BfSD, x = add_and_norm(hidden_BfSD, action_BfD, modulation, self.norm1.eps, scale=SCALE_1)
+        x = self.attn1.processor(self.attn1, x.flatten(1, 2), rotary, light, kernels).unflatten(1, (slots, -1))
+
+        norm, attn = self.norm2, self.attn2
+        hidden_BfSD, x = add_and_norm(
+            hidden_BfSD, x, modulation, norm.eps, gate=GATE_1, weight_D=norm.weight, bias_D=norm.bias
+        )
+        query_BhNd = light(
+            lambda x: head_rows(x, attn.norm_q.weight, attn.norm_q.eps, attn.heads, kernels=kernels),
+            attn.to_q(x.flatten(1, 2)),
+        )
+        apart = slots if backend is not None and torch.is_grad_enabled() else None
+        if kernels:
+            x = text_attention(query_BhNd, text_key_BhLd.type_as(query_BhNd), text_value_BhLd, text_lengths_B)
+        elif apart is None:
+            x = attend_by(backend, query_BhNd, text_key_BhLd, text_value_BhLd)
         else:
             x = attend_slot_by_slot(SDPBackend.FLASH_ATTENTION, query_BhNd, text_key_BhLd, text_value_BhLd, apart)
-        hidden_BfSD = hidden_BfSD + self.attn2.to_out[0](x).unflatten(1, (slots, -1))
+        x, gate_1 = attn.to_out[0](x).unflatten(1, (slots, -1)), None
 
-        if self.latent_state_attention is not None:
-            update_BND = self.latent_state_attention(hidden_BfSD.flatten(1, 2), states_BKD, visible_NK, apart)
-            hidden_BfSD = (hidden_BfSD.float() + update_BND.unflatten(1, (slots, -1))).to(dtype)
-
-        x = (self.norm3(hidden_BfSD.float()) * (1 + scale2) + shift2).to(dtype)
-        return (hidden_BfSD.float() + self.ffn(x).float() * gate2).to(dtype)  # type: ignore[no-any-return]
+        coupling = self.latent_state_attention
+        if coupling is not None:
+            # The known key names hold no norm of the coupling's own, so this one has no parameters.
+            hidden_BfSD, x = add_and_norm(hidden_BfSD, x, modulation, self.norm3.eps)
+            x, gate_1 = (
+                coupling(x.flatten(1, 2), states_BKD, visible_NK, apart).unflatten(1, (slots, -1)),
+                coupling.gate,
+            )
+        hidden_BfSD, x = add_and_norm(hidden_BfSD, x, modulation, self.norm3.eps, gate_1=gate_1, scale=SCALE_2)
+        if kernels:
+            widen, _, narrow = self.ffn.net
+            x = narrow(gelu(widen.proj(x)))
+        else:
+            x = self.ffn(x)
+        return add(hidden_BfSD, x, modulation, gate=GATE_2)

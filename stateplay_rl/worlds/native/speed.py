@@ -13,6 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from stateplay_rl.config.world import Attention, SpeedOptions, Switch
+from stateplay_rl.worlds.native.triton_launch import kernels_pay
 
 BACKENDS: Mapping[Attention, SDPBackend] = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -38,12 +39,14 @@ class Speed:
         compiled: the repeated block is compiled, once per shape.
         fused_vae: the VAE runs channels-last with fused norms (`vae_fused`).
         parked_text: the text encoder's weights rest on the host between prompts.
+        kernels: a block's passes over memory (`block_passes`) and its text attention (`text_attention`) by Triton.
     """
 
     attention: SDPBackend | None = None
     compiled: bool = False
     fused_vae: bool = False
     parked_text: bool = False
+    kernels: bool = False
 
 
 PLAIN = Speed()
@@ -56,6 +59,7 @@ def resolve_speed(options: SpeedOptions, device: torch.device, compute_dtype: to
         compiled=_on(options.compile, device),
         fused_vae=_on(options.vae, device),
         parked_text=_small(device) if options.park_text == "auto" else options.park_text == "on",
+        kernels=kernels_pay(device, compute_dtype) if options.kernels == "auto" else options.kernels == "on",
     )
 
 

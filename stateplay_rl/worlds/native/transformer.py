@@ -19,7 +19,6 @@ from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed, Wan
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
-from torch.utils.checkpoint import checkpoint
 
 from stateplay_rl.config.world import Checkpointing
 from stateplay_rl.errors import InputError
@@ -35,14 +34,19 @@ SELECTIVE_EVERY = 2
 
 @dataclass(frozen=True)
 class TextKeysValues:
-    """Text keys and values of every block, each [B, heads, L, head width]; computed once per condition."""
+    """Text keys and values of every block, each [B, heads, L, head width]; computed once per condition.
+
+    `lengths_B`, int32, tells how many tokens are a prompt's: the rows behind are all equal.
+    """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+    lengths_B: Tensor
 
     def select(self, index_B: Tensor) -> TextKeysValues:
         """Rows `index_B` (repeats allowed)."""
-        return TextKeysValues(tuple(k[index_B] for k in self.keys), tuple(v[index_B] for v in self.values))
+        keys, values = (tuple(x[index_B] for x in rows) for rows in (self.keys, self.values))
+        return TextKeysValues(keys, values, self.lengths_B[index_B])
 
 
 class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
@@ -93,7 +97,9 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
         with self._autocast(text_BLT.device):
             text_BLD = self.condition_embedder.text_embedder(text_BLT.to(self.compute_dtype))
             pairs = [block.text_keys_values(text_BLD) for block in self._blocks()]
-        return TextKeysValues(tuple(key for key, _ in pairs), tuple(value for _, value in pairs))
+        place_L = torch.arange(1, text_BLT.shape[1] + 1, dtype=torch.int32, device=text_BLT.device)
+        lengths_B = torch.where((text_BLT != 0).any(2), place_L, 0).amax(1)
+        return TextKeysValues(tuple(key for key, _ in pairs), tuple(value for _, value in pairs), lengths_B)
 
     def state_sequence(self, first_latent_BC1HW: Tensor, action_bins_BfK: Tensor) -> tuple[Tensor, Tensor]:
         """State sequences: low [B, f, M, C_s] and tokens [B, M*f, D]; independent of later frames.
@@ -177,14 +183,12 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
                     modulation_Bf6D,
                     text.keys[index],
                     text.values[index],
+                    text.lengths_B,
                     rotary,
                     state_tokens_BND,
                     visible_NK,
                 )
-                if index in recomputed:
-                    hidden_BfSD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
-                else:
-                    hidden_BfSD = block(*inputs)
+                hidden_BfSD = block(*inputs, recomputed=index in recomputed)
                 if index in keep:
                     kept[index] = hidden_BfSD.flatten(1, 2)
             velocity_BCfHW = self._head(hidden_BfSD, time_BfD, height, width)
@@ -194,6 +198,11 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
         """Kernel of self-attention and text attention; None leaves the choice to torch."""
         for block in self._blocks():
             block.use_attention(backend)
+
+    def use_kernels(self, wanted: bool) -> None:
+        """Triton kernels for a block's passes over memory and its text attention, while its weights are frozen."""
+        for block in self._blocks():
+            block.kernels = wanted
 
     def compile_blocks(self, **options: object) -> None:
         """Compile every block (and one transition step) in place; parameter names do not change.
@@ -261,7 +270,7 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
         return x.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)  # type: ignore[no-any-return]
 
     def _rotary_tables(self, slots: int, height: int, width: int, device: torch.device) -> Rotary:
-        """Float32 cosines and signed sines [N, head width] as `rotate` wants them, once per shape and device."""
+        """Float32 cosines and signed sines [N, head width] as `head_rows` wants them, once per shape and device."""
         key = (slots, height, width, device)
         if key not in self._rotary:
             if max(slots, height, width) > MAX_POSITIONS:

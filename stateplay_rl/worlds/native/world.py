@@ -42,6 +42,7 @@ from stateplay_rl.worlds.native.transition_tokenizer import TransitionTokenizer
 from stateplay_rl.worlds.native.vae import VideoVae
 from stateplay_rl.worlds.policy_bank import PolicyBank
 from stateplay_rl.worlds.preparation import bin_actions
+from stateplay_rl.worlds.transfer import to_device
 
 TIMESTEPS = 1000.0
 """Model timestep of sigma 1."""
@@ -74,7 +75,9 @@ class NativeStates(StateSequence):
 
     def select(self, rows: Sequence[int]) -> NativeStates:
         """Rows `rows` (repeats allowed) as a new sequence, their text along with them."""
-        index = torch.as_tensor(list(rows), device=self.low_BfMS.device)
+        if list(rows) == list(range(len(self.low_BfMS))):
+            return self
+        index = to_device(torch.as_tensor(list(rows)), self.low_BfMS.device)
         return NativeStates(self.low_BfMS[index], self.tokens_BNC[index], self.text.select(index))
 
 
@@ -113,6 +116,7 @@ class NativeWorld:
         self.transformer.checkpointing = checkpointing
         self.speed = speed
         self.transformer.use_attention(speed.attention)
+        self.transformer.use_kernels(speed.kernels)
         if speed.compiled:
             self.transformer.compile_blocks(dynamic=False)
         modules.vae.use_fused(speed.fused_vae)
@@ -124,6 +128,7 @@ class NativeWorld:
         self._layout = modules.layout
         self.modules = modules
         self._mode: ParameterMode | None = None
+        self._last_text: tuple[Tensor, int, TextKeysValues] | None = None
         self._use_bank(PolicyBank({}))
 
     # -- conditions and clips ------------------------------------------------------------------------
@@ -165,7 +170,7 @@ class NativeWorld:
         low_BfMS, tokens_BNC = self.transformer.state_sequence(
             conditions.first_latent_BC1HW, conditions.action_bins_BfK
         )
-        return NativeStates(low_BfMS, tokens_BNC, self.transformer.text_keys_values(conditions.text_BLD))
+        return NativeStates(low_BfMS, tokens_BNC, self._text_keys_values(conditions.text_BLD))
 
     def velocity(
         self,
@@ -230,6 +235,7 @@ class NativeWorld:
         frozen = [parameter for parameter in self._all_parameters() if id(parameter) not in chosen]
         self._use_bank(PolicyBank(trained, frozen))
         self._mode = mode
+        self._last_text = None
         return groups
 
     def export_policy(self, policy: PolicyName) -> dict[str, Tensor]:
@@ -257,6 +263,7 @@ class NativeWorld:
         if self._mode is not None:
             raise UsageError("a policy must be applied before the parameter mode is set", "load the world again")
         overlay_weights(self.transformer, weights, source, self._layout)
+        self._last_text = None
 
     # -- helpers -------------------------------------------------------------------------------------
 
@@ -270,6 +277,21 @@ class NativeWorld:
             raise UsageError(
                 f"parameter mode {self._mode} is already in use, {mode} was asked for", "load the world again"
             )
+
+    def _text_keys_values(self, text_BLD: Tensor) -> TextKeysValues:
+        """The last text's are kept: old and live policy, and a group's candidates, ask for the same ones.
+
+        Not where they are trained (mode `full`) and belong to a policy.
+        """
+        # Inference tensors have no version by which a change would show, and none may enter a later backward.
+        if self._mode == "full" or text_BLD.is_inference() or torch.is_inference_mode_enabled():
+            return self.transformer.text_keys_values(text_BLD)
+        found = self._last_text
+        if found is None or found[0] is not text_BLD or found[1] != text_BLD._version:
+            with torch.no_grad():
+                found = (text_BLD, text_BLD._version, self.transformer.text_keys_values(text_BLD))
+            self._last_text = found
+        return found[2]
 
     def _use_bank(self, bank: PolicyBank) -> None:
         self._bank = bank
