@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,16 +43,20 @@ if str(ROOT) not in sys.path:
 from examples.benchmarks.random_batch import Batch  # noqa: E402 - found through the line above
 from stateplay_rl.config.rollout import SamplingConfig  # noqa: E402
 from stateplay_rl.config.train_nft import OptimizerConfig, TrainNftConfig  # noqa: E402
+from stateplay_rl.config.world import SpeedOptions  # noqa: E402
 from stateplay_rl.distributed import Processes, start_processes  # noqa: E402
 from stateplay_rl.errors import EXIT_CHECK  # noqa: E402
 from stateplay_rl.nft.randomness import DrawKey, generator  # noqa: E402
 from stateplay_rl.nft.schedule import sampling_sigmas  # noqa: E402
+from stateplay_rl.stages.train_nft.draws import Visit  # noqa: E402
+from stateplay_rl.stages.train_nft.gradients import global_gradient  # noqa: E402
 from stateplay_rl.stages.train_nft.objective import Objective  # noqa: E402
 from stateplay_rl.stages.train_nft.samples import Sample  # noqa: E402
 from stateplay_rl.stages.train_nft.sharding import shard_frozen  # noqa: E402
 from stateplay_rl.stages.train_nft.update import Updater, UpdateStats  # noqa: E402
 from stateplay_rl.worlds.base import ParameterGroup  # noqa: E402
 from stateplay_rl.worlds.native.random_world import random_world, sizes_of  # noqa: E402
+from stateplay_rl.worlds.native.speed import resolve_speed  # noqa: E402
 from stateplay_rl.worlds.native.world import NativeWorld  # noqa: E402
 from stateplay_rl.worlds.policy_bank import sha256_tensors  # noqa: E402
 from stateplay_rl.worlds.sampling import sample_candidates  # noqa: E402
@@ -125,18 +129,26 @@ def build(name: str, mode: str, options: argparse.Namespace, processes: Processe
     with timer.part("build"):
         dtype = getattr(torch, options.compute_dtype or USUAL_DTYPE[name])
         recomputed = "full" if options.checkpointing else "off"
-        world = random_world(sizes, device, dtype, checkpointing=cast(Any, recomputed))
+        speed = resolve_speed(SpeedOptions(), device, dtype)
+        world = random_world(sizes, device, dtype, checkpointing=cast(Any, recomputed), speed=speed)
         groups = world.set_mode(cast(Any, mode))
         shard_frozen(world, processes)
     slots = world.spec.latent_frames(options.frames)
     batch = Batch(world, tuple(f"c{n}" for n in range(options.conditions)), slots, sizes.text)
     with timer.part("encode"):
         batch.prepare()
-    # Kernels are chosen and memory is taken on the first forward: not a part of the batch.
+    case = Case(world, groups, settings(options, mode), batch)
+    # Graphs are compiled, kernels chosen and memory taken on first calls: not a part of the batch.
     with timer.part("warm up"):
         conditions = batch.conditions[batch.ids[0]]
-        sample_candidates(world, conditions, policy="old", sigmas=sampling_sigmas(1, 5.0), noise=[generator(0)])
-    return Case(world, groups, settings(options, mode), batch)
+        drawn = sample_candidates(world, conditions, policy="old", sigmas=sampling_sigmas(1, 5.0), noise=[generator(0)])
+        world.decode(drawn.float())
+        first = case.samples()[0]
+        batch.latents = {(first.condition_id, first.candidate): drawn[0].float().cpu()}
+        updater = case.updater(processes)
+        alone = replace(processes, rank=0, count=1)
+        global_gradient(updater.objective, [first], Visit(0, 0, anchors=True), updater.parameters, alone)
+    return case
 
 
 def roll_out(case: Case, processes: Processes, timer: Timer) -> dict[tuple[str, int], Tensor]:

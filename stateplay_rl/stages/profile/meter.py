@@ -51,6 +51,11 @@ class Meter:
         if self.on_gpu:
             gc.collect()
             torch.cuda.empty_cache()
+            self.reset_peak()
+
+    def reset_peak(self) -> None:
+        """Count the most memory from here on."""
+        if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak_gib(self) -> float | None:
@@ -69,7 +74,8 @@ class Meter:
         """The first call, then the median of `repeats` more; on a GPU one call in between settles the clocks."""
         self.release()
         first = self.once(work)
-        self.release()
+        # What it took stays with torch, as in a run: taking 36 GiB anew would be a part of the figure.
+        self.reset_peak()
         if self.on_gpu and repeats > 1:
             work()
         seconds = [self.once(work) for _ in range(repeats)]

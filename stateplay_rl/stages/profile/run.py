@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -202,14 +203,17 @@ def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Rec
         "checkpointing": lambda: _choice(record.values["rows"], config.cap_gib),
         "compilation": lambda: _compilation(preset, workload, frames + 4),
         "loop_without_waiting": lambda: _loop(workload),
+        "micro_step_waits": lambda: Counter(workload.waits_of_micro_steps(anchors=True)),
         "transformer_drift": lambda: numerics.transformer_drift(workload),
         "vae_drift": lambda: numerics.vae_drift(workload),
     }
     for name, part in parts.items():
         if wanted(name):
             record.part(name, part)
+            out.write_json(layout.PROFILE, record.values)
     if config.compare:
-        _compare(config, workload, meter, record)
+        for _ in _compare(config, workload, meter, record):
+            out.write_json(layout.PROFILE, record.values)
 
 
 def _row(config: ProfileConfig, row: Row, workload: Workload, meter: Meter, record: Record, real: bool) -> None:
@@ -251,8 +255,12 @@ def _checkpointing(world: NativeWorld, row: Row) -> Iterator[None]:
         world.transformer.checkpointing = before
 
 
-def _compare(config: ProfileConfig, workload: Workload, meter: Meter, record: Record) -> None:
-    """The library's models beside the world, which stays in memory: the cap is lifted, peaks hold both."""
+def _compare(config: ProfileConfig, workload: Workload, meter: Meter, record: Record) -> Iterator[str]:
+    """The library's models beside the world, which stays in memory: the cap is lifted, peaks hold both.
+
+    Yields:
+        what was measured, when it stands in the record.
+    """
     found = record.values["library"]
     if config.cap_gib is not None:
         torch.cuda.set_per_process_memory_fraction(1.0, meter.device)
@@ -267,6 +275,7 @@ def _compare(config: ProfileConfig, workload: Workload, meter: Meter, record: Re
                 found[compare.__name__] = {"failed": str(error).splitlines()[0]}
                 break
             found[name] = asdict(measured)
+            yield name
         parts.close()
     torch.compiler.reset()
     meter.release()
@@ -321,5 +330,6 @@ def _plain(world: NativeWorld) -> dict[str, Any]:
     return {
         "attention": None if speed.attention is None else speed.attention.name,
         "compiled": speed.compiled,
+        "kernels": speed.kernels,
         "fused_vae": speed.fused_vae,
     }

@@ -77,7 +77,7 @@ def test_rows_have_times_floors_and_no_targets_of_another_size(record: dict[str,
 
 def test_the_rest_of_the_record(record: dict[str, Any]) -> None:
     assert record["world"]["tokens"] == 2 * 24
-    assert record["world"]["speed"] == {"attention": None, "compiled": False, "fused_vae": True}
+    assert record["world"]["speed"] == {"attention": None, "compiled": False, "kernels": False, "fused_vae": True}
     assert set(record["ceilings"]["attention"]) == {"torch", "flash"}  # a CPU has no other
     assert set(record["ceilings"]["unavailable"]) == {"cudnn", "efficient"}
     assert set(record["library"]) == {"decode", "encode", "forward, eager"}
