@@ -14,8 +14,6 @@ import gc
 import importlib.metadata
 import inspect
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import student_parts as parts
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from stateplay_rl.config.judging import ProtocolConfig
-from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import delta_rule, lora
 from stateplay_rl.reward_model.answers import AnswerForm
 from stateplay_rl.reward_model.chat import ChatFormat
@@ -41,21 +36,20 @@ from stateplay_rl.reward_model.learning import (
     GroupInput,
     Precision,
     group_loss,
+    grow_in_pieces,
     half_precision,
     offloaded,
     prepare_for_scoring,
     prepare_for_training,
     save_memory,
 )
-from stateplay_rl.reward_model.payload import GroupPayload, TextPart, build_from_group
+from stateplay_rl.reward_model.payload import GroupPayload, TextPart
 from stateplay_rl.reward_model.pictures import PictureReader
-from stateplay_rl.reward_model.small_model import SPECIAL_TOKENS, SmallSizes, build_config, train_tokenizer
+from stateplay_rl.reward_model.small_model import train_tokenizer
 from stateplay_rl.reward_model.vision import VisionFeatures
-from stateplay_rl.stores.groups import GroupRecord, GroupStore, StoredGroup
+from stateplay_rl.stages.profile.student import FORCED_SCORES, VOCABULARY, force_scores, random_base, request
 
 GIB = 1 << 30
-VOCABULARY = 2048
-SCORES = (71, 3, 100, 48)
 DEVICE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, ImportError)
 """What kernels that refuse a device, a size or a version raise: recorded, and the next figure is measured."""
 TARGETS = {"scoring_seconds": 2.6, "step_seconds": 14.0, "peak_gib": 44.0}
@@ -98,73 +92,6 @@ class Bench:
         return result
 
 
-def make_group(folder: Path, height: int, width: int, frames: int) -> StoredGroup:
-    """A stored group of moving pictures: 4 candidates, a first frame and a reference."""
-    rows, columns = np.mgrid[:height, :width]
-    wave = (128 + 60 * np.sin(np.arange(height + width + 3 * frames + 200) / 25.0)).astype(np.uint8) // 2
-    texture = np.random.default_rng(0).integers(0, 60, (height, width, 3), dtype=np.uint8)
-
-    def video(phase: int) -> np.ndarray:
-        shift = (columns + rows)[None] + 3 * np.arange(frames)[:, None, None] + 40 * phase
-        return wave[shift][..., None] + texture
-
-    record = GroupRecord(
-        group_id="benchmark",
-        condition_id="benchmark",
-        batch=0,
-        policy_sha256="0" * 64,
-        world_sha256="0" * 64,
-        sampler="euler",
-        sampling_steps=30,
-        seeds=(0, 1, 2, 3),
-        prompt="NPC: Active_Behavior(Walk Right: the opponent walks), Strategy(Rush Down: the opponent attacks)",
-        fps=20.0,
-        frames=frames,
-        latent_frames=(frames - 1) // 4 + 1,
-        buttons=tuple(tuple(int((i // 4 + k) % 5 == 0) for k in range(11)) for i in range(frames)),
-        action_bin_edges=tuple((4 * i, 4 * i + 4) for i in range((frames - 1) // 4 + 1)),
-        mechanics_class="normal",
-    )
-    latents = [torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16) for _ in range(4)]
-    videos = [video(k) for k in range(4)]
-    return GroupStore(folder).write(record, video(4)[0], latents, videos, video(4))
-
-
-def make_payload(tiny: bool) -> GroupPayload:
-    """The request of the group: 120 frames, a first frame, three example pictures."""
-    from PIL import Image
-
-    height, width, frames = (64, 96, 33) if tiny else (480, 832, 97)
-    with tempfile.TemporaryDirectory() as folder:
-        group = make_group(Path(folder), height, width, frames)
-        examples = [Path(folder) / f"example{i}.png" for i in range(3)]
-        for i, path in enumerate(examples):
-            Image.fromarray(np.full((height, width, 3), 60 * i, np.uint8)).save(path)
-        config = ProtocolConfig(frames=4 if tiny else 24, example_images=tuple(examples))
-        return build_from_group(group, JudgingProtocol(config))
-
-
-def make_model(bench: Bench) -> Any:
-    """Random weights of the class's default configuration, which is the 9B, made on the device in bfloat16."""
-    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
-
-    if bench.tiny:
-        config = build_config(SmallSizes(), train_tokenizer([], VOCABULARY))
-        config.text_config.vocab_size = VOCABULARY
-    else:
-        # The tokenizer of the benchmark numbers its special tokens first.
-        image_token = SPECIAL_TOKENS.index("<|image_pad|>")
-        config = Qwen3_5Config(vision_config={"out_hidden_size": 4096}, image_token_id=image_token)
-        assert config.text_config.hidden_size == 4096
-    dtype = torch.float32 if bench.tiny else torch.bfloat16
-    torch.manual_seed(0)
-    with torch.device(bench.device):
-        model = Qwen3_5ForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=dtype)
-    model.requires_grad_(False)
-    model.eval()
-    return model
-
-
 def score_once(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm) -> dict[str, float]:
     """Prefill and the four scores: the digits are forced, everything else is what greedy reading does.
 
@@ -183,17 +110,7 @@ def score_once(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerFo
     lap()
     decoder.prefill(inputs, keep=len(form.before[0]) + 1).argmax(-1).tolist()
     lap()
-    marks = [*form.before[1:], (*form.end, form.end_of_turn)]
-    for score, mark in zip(SCORES, marks, strict=True):
-        first, *rest = form.score_tokens(score)
-        decoder.add([first]).argmax(-1).tolist()
-        state = decoder.state()
-        decoder.add([*rest[:1], *mark]).argmax(-1).tolist()
-        if len(rest) == 2:
-            # After `10` the mark was proposed in vain.
-            decoder.back_to(state)
-            decoder.add(rest[:1]).argmax(-1).tolist()
-            decoder.add([*rest[1:], *mark]).argmax(-1).tolist()
+    force_scores(decoder, form)
     lap()
     names = ("embedding", "prefill", "answer")
     return {name: round(laps[i + 1] - laps[i], 4) for i, name in enumerate(names)}
@@ -298,8 +215,8 @@ def save(bench: Bench, fused: bool) -> None:
 def set_up(bench: Bench, rule: delta_rule.RuleName, fused: FusedName) -> tuple[GroupPayload, ChatFormat]:
     """Model with its adapter, request, tokenizer."""
     with ThreadPoolExecutor(1) as beside:
-        waiting = beside.submit(make_payload, bench.tiny)
-        model = bench.timed("make_model", lambda: make_model(bench))
+        waiting = beside.submit(request, not bench.tiny)
+        model = bench.timed("make_model", lambda: random_base(bench.device, not bench.tiny))
         payload: GroupPayload = bench.timed("make_payload_rest", waiting.result, peak=False)
     tokenizer = train_tokenizer([part.text for part in payload.parts if isinstance(part, TextPart)], VOCABULARY)
     bench.results["parameters"] = sum(p.numel() for p in model.parameters())
@@ -320,7 +237,7 @@ def read_group(bench: Bench, payload: GroupPayload, chat: ChatFormat, form: Answ
     prompt = bench.timed(
         "tokenise", lambda: chat.prompt(payload.parts, [grid.tokens(pictures.merge) for grid in grids]), peak=False
     )
-    answer = form.tokens(SCORES)
+    answer = form.tokens(FORCED_SCORES)
     bench.results["tokens"] = {
         "images": len(payload.images),
         "visual": sum(prompt.image_tokens),
@@ -458,8 +375,8 @@ def main() -> None:
     parser.add_argument("--fused", choices=("auto", "triton", "torch"), default="auto")
     parser.add_argument("--max-seconds", type=float, default=600.0, help="later figures are skipped when it is over")
     arguments = parser.parse_args()
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     bench = Bench(torch.device(arguments.device), arguments.tiny, time.monotonic() + arguments.max_seconds)
+    grow_in_pieces(bench.device)
     versions = {}
     for package in ("torch", "transformers", "peft", "triton", "flash-linear-attention", "causal-conv1d"):
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,12 +119,13 @@ class Decoder:
         device = self._plain.lm_head.weight.device
         count = len(ids)
         positions = torch.arange(self._next_position, self._next_position + count, device=device).expand(3, 1, count)
-        hidden = self._language(
-            inputs_embeds=self._plain.model.get_input_embeddings()(torch.tensor([list(ids)], device=device)),
-            position_ids=positions,
-            use_cache=True,
-            **{self._cache_name: self._cache},
-        ).last_hidden_state
+        with _few_queries(device):
+            hidden = self._language(
+                inputs_embeds=self._plain.model.get_input_embeddings()(torch.tensor([list(ids)], device=device)),
+                position_ids=positions,
+                use_cache=True,
+                **{self._cache_name: self._cache},
+            ).last_hidden_state
         self._next_position += count
         return self._logits(hidden[0])
 
@@ -139,6 +141,18 @@ class Decoder:
         """Return to a kept state, which stays usable."""
         cache, self._next_position = state
         self._cache = _copied(cache)
+
+
+def _few_queries(device: torch.device) -> AbstractContextManager[Any]:
+    """Attention of a few tokens to all before them; not cuDNN's, which plans anew for every length."""
+    if device.type != "cuda":
+        return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    # The plain one is harmless here: its matrix has a few rows.
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    found: AbstractContextManager[Any] = sdpa_kernel(kernels)
+    return found
 
 
 def _copied(cache: Any) -> Any:

@@ -71,6 +71,12 @@ def attention_kernels(device: torch.device, name: AttentionName) -> AbstractCont
     return found
 
 
+def grow_in_pieces(device: torch.device) -> None:
+    """Let torch's memory on a GPU grow in place: a group's large and few tensors leave holes that nothing fits into."""
+    if device.type == "cuda":
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+
+
 def prepare_for_training(model: Any, *, checkpointing: bool) -> None:
     """Dropout on in the language model; with `checkpointing` every decoder layer is recomputed when it is needed."""
     language = plain_model(model).model.language_model

@@ -13,6 +13,11 @@ REAL_PRESET, REAL_FRAMES = "stateplay-5b", 97
 """What the targets hold for."""
 
 
+STUDENT_ROWS = ("student scores a group", "student LoRA step")
+STUDENT_TARGETS = dict(zip(STUDENT_ROWS, ((2.6, None), (14.0, 44.0)), strict=True))
+"""Seconds and peak memory that the student's rows should reach on one H200."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table.

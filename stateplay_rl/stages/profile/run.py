@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from stateplay_rl.stages.profile.ceilings import Ceilings, measure_ceilings
 from stateplay_rl.stages.profile.floors import Floors, transformer_work, vae_work
 from stateplay_rl.stages.profile.library import compare_transformer, compare_vae
 from stateplay_rl.stages.profile.meter import GIB, Meter
-from stateplay_rl.stages.profile.rows import REAL_FRAMES, REAL_PRESET, Row, table
+from stateplay_rl.stages.profile.rows import REAL_FRAMES, REAL_PRESET, STUDENT_ROWS, STUDENT_TARGETS, Row, table
 from stateplay_rl.stages.profile.workload import Workload
 from stateplay_rl.stages.verify import default_out
 from stateplay_rl.stores import layout
@@ -104,8 +105,9 @@ def run(config: ProfileConfig, out: Path | None = None, *, overwrite: bool = Fal
         protected=[] if world_config is None or config.random_weights else all_files(world_config.files),
     ) as directory:
         record = Record(time.monotonic(), config.seconds, _machine(device))
-        world = _world(config, preset, world_config, device)
-        _measure(config, preset, world, record, directory)
+        ceilings = _measure(config, preset, _world(config, preset, world_config, device), record, directory)
+        if any(_wanted(config, name) for name in STUDENT_ROWS):
+            _measure_student(config, preset == REAL_PRESET, Meter(device), ceilings, record)
         directory.write_json(layout.PROFILE, record.values)
         directory.seal(extra={"kind": "profile"})
     return ProfileSummary(directory.path, record.values)
@@ -159,7 +161,7 @@ def _machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Record, out: OutputDirectory) -> None:
+def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Record, out: OutputDirectory) -> Ceilings:
     meter = Meter(world.device)
     frames = config.frames or (REAL_FRAMES if preset == REAL_PRESET else SHORT_FRAMES)
     workload = Workload(world, preset, frames)
@@ -186,10 +188,7 @@ def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Rec
         (config.steps, config.few_steps),
     )
 
-    def wanted(name: str) -> bool:
-        return not config.rows or name.startswith(config.rows)
-
-    chosen = [row for row in rows if wanted(row.name)]
+    chosen = [row for row in rows if _wanted(config, row.name)]
     real = preset == REAL_PRESET and frames == REAL_FRAMES
     record.values["rows"], record.values["traces"], record.values["library"] = {}, {}, {}
     with Progress("profile", len(chosen), "rows") as progress:
@@ -208,12 +207,47 @@ def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Rec
         "vae_drift": lambda: numerics.vae_drift(workload),
     }
     for name, part in parts.items():
-        if wanted(name):
+        if _wanted(config, name):
             record.part(name, part)
             out.write_json(layout.PROFILE, record.values)
     if config.compare:
         for _ in _compare(config, workload, meter, record):
             out.write_json(layout.PROFILE, record.values)
+    return ceilings
+
+
+def _measure_student(config: ProfileConfig, real: bool, meter: Meter, ceilings: Ceilings, record: Record) -> None:
+    """The student's two rows, after the world, which has left the memory: both do not fit a small card."""
+    from stateplay_rl.stages.profile.student import StudentWorkload
+
+    meter.release()
+    _cap(config, meter.device)
+    made = Record(record.began, record.limit)
+    made.part("student", lambda: StudentWorkload(meter.device, real))
+    student = made.values["student"]
+    lines = record.values["rows"]
+    if not isinstance(student, StudentWorkload):
+        lines.update(dict.fromkeys(STUDENT_ROWS, student))
+        return
+    works = (student.score, student.step)
+    for name, work, floor in zip(STUDENT_ROWS, works, student.floors(ceilings), strict=True):
+        # The second wants what the first has seen.
+        part = Record(record.began, record.limit)
+        part.part("row", partial(_measured, meter, work))
+        line = {"floor": floor, **part.values["row"]}
+        if "seconds" in line:
+            line["to_floor"] = line["seconds"] / floor
+            line["tokens"] = student.tokens
+        lines[name] = line | (dict(zip(("target", "target_gib"), STUDENT_TARGETS[name], strict=True)) if real else {})
+    lines[STUDENT_ROWS[0]]["parts_seconds"] = student.score_parts
+
+
+def _measured(meter: Meter, work: Callable[[], None]) -> dict[str, Any]:
+    return asdict(meter.measure(work, 1))
+
+
+def _wanted(config: ProfileConfig, name: str) -> bool:
+    return not config.rows or name.startswith(config.rows)
 
 
 def _row(config: ProfileConfig, row: Row, workload: Workload, meter: Meter, record: Record, real: bool) -> None:

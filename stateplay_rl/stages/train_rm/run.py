@@ -17,7 +17,7 @@ from stateplay_rl.reward_model.base_model import load_base, resolve_model
 from stateplay_rl.reward_model.delta_rule import check_rule
 from stateplay_rl.reward_model.fused import check_fused
 from stateplay_rl.reward_model.inputs import GroupReader
-from stateplay_rl.reward_model.learning import Precision, save_memory
+from stateplay_rl.reward_model.learning import Precision, grow_in_pieces, save_memory
 from stateplay_rl.reward_model.sharding import shard_base
 from stateplay_rl.reward_model.student import Student
 from stateplay_rl.stages.main_process import on_main
@@ -133,6 +133,7 @@ def _open(config: TrainRmConfig, inputs: TrainRmInputs, examples: Examples, out:
 def make_student(setting: Setting, folder: Path) -> Student:
     """The base with a fresh adapter."""
     config = setting.config
+    grow_in_pieces(setting.processes.device)
     base = load_base(
         folder,
         device=setting.processes.device,

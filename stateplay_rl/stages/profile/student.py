@@ -1,0 +1,221 @@
+"""The student judge at its real size on random weights: a group read and scored, and a LoRA step on it.
+
+Random weights cost the same time as trained ones; their answers mean nothing, so the digits of the scores are forced.
+Shapes: L tokens of the prompt, D width of the language model.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stateplay_rl.config.judging import ProtocolConfig
+from stateplay_rl.judges.protocol import JudgingProtocol
+from stateplay_rl.reward_model import delta_rule, lora
+from stateplay_rl.reward_model.answers import AnswerForm
+from stateplay_rl.reward_model.chat import ChatFormat
+from stateplay_rl.reward_model.fused import FusedName, resolve_fused
+from stateplay_rl.reward_model.language import Decoder, embed
+from stateplay_rl.reward_model.learning import (
+    PIECE_TOKENS,
+    GroupInput,
+    group_loss,
+    grow_in_pieces,
+    half_precision,
+    prepare_for_scoring,
+    prepare_for_training,
+    save_memory,
+)
+from stateplay_rl.reward_model.payload import GroupPayload, TextPart, build_from_group
+from stateplay_rl.reward_model.pictures import PictureReader
+from stateplay_rl.reward_model.small_model import SPECIAL_TOKENS, SmallSizes, build_config, train_tokenizer
+from stateplay_rl.reward_model.vision import VisionFeatures
+from stateplay_rl.stages.profile.ceilings import TERA, Ceilings
+from stateplay_rl.stages.profile.meter import Meter
+from stateplay_rl.stores.groups import GroupRecord, GroupStore, StoredGroup
+
+VOCABULARY = 2048
+"""Of the request's own tokenizer: what a text costs in tokens is about that of the real one."""
+SMALL_PIECE_TOKENS = 500
+FORCED_SCORES = (71, 3, 100, 48)
+
+
+class StudentWorkload:
+    """Model, adapter and one group of four candidates.
+
+    Args:
+        device: where the model is.
+        real: the 9B and a request of 124 pictures of 832x480; otherwise a small model of the class and a small request.
+    """
+
+    def __init__(
+        self, device: torch.device, real: bool, rule: delta_rule.RuleName = "auto", fused: FusedName = "auto"
+    ) -> None:
+        grow_in_pieces(device)
+        self.meter = Meter(device)
+        self.precision: Any = "bfloat16" if real else "float32"
+        self.score_parts: dict[str, float] = {}
+        self.rule = delta_rule.DeltaRule(rule, device).install().name
+        self.fused = resolve_fused(fused, device)
+        self.payload = request(real)
+        base = random_base(device, real)
+        targets = lora.find_targets(base, base.config.text_config.layer_types)
+        self.model = lora.attach(base, targets, rank=16, alpha=32, dropout=0.05, seed=0)
+        save_memory(self.model, PIECE_TOKENS if real else SMALL_PIECE_TOKENS, fused=self.fused)
+        texts = [part.text for part in self.payload.parts if isinstance(part, TextPart)]
+        self.chat = ChatFormat(train_tokenizer(texts, VOCABULARY), int(base.config.image_token_id))
+        self.form = AnswerForm.of(self.chat, self.payload.labels)
+        self.pictures = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
+        self.grids = [self.pictures.grid(image.jpeg) for image in self.payload.images]
+        prompt = self.chat.prompt(self.payload.parts, [grid.tokens(self.pictures.merge) for grid in self.grids])
+        self.prompt_ids, self.visual_tokens = tuple(prompt.ids), sum(prompt.image_tokens)
+        self.features = VisionFeatures(base, self.pictures, "0" * 64, fused=self.fused)
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._seen: Any = None
+
+    @property
+    def tokens(self) -> int:
+        """L."""
+        return len(self.prompt_ids)
+
+    @torch.no_grad()
+    def score(self) -> None:
+        """Pictures read, vision tower, prompt and four scores; seconds of the parts stay in `score_parts`."""
+        prepare_for_scoring(self.model)
+        times = [time.perf_counter()]
+
+        def lap() -> None:
+            self.meter.wait()
+            times.append(time.perf_counter())
+
+        with half_precision(self.meter.device, self.precision):
+            self._seen = self.features(self.payload.images)
+            lap()
+            inputs = embed(self.model, (*self.prompt_ids, *self.form.before[0]), self._seen, self.grids)
+            decoder = Decoder(self.model)
+            decoder.prefill(inputs, keep=len(self.form.before[0]) + 1).argmax(-1).tolist()
+            lap()
+            force_scores(decoder, self.form)
+            lap()
+        names = ("pictures and tower", "prompt", "answer")
+        self.score_parts = {name: b - a for name, (a, b) in zip(names, pairwise(times), strict=True)}
+
+    def step(self) -> None:
+        """One LoRA step on the group, every layer recomputed; the vision features are those of the last `score`."""
+        prepare_for_training(self.model, checkpointing=True)
+        if self._optimizer is None:
+            trained = lora.trained_parameters(self.model).values()
+            self._optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.0)
+        answer = self.form.tokens(FORCED_SCORES)
+        group = GroupInput((*self.prompt_ids, *answer), len(answer), self._seen, self.grids)
+        try:
+            with half_precision(self.meter.device, self.precision):
+                loss = group_loss(self.model, group)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def floors(self, ceilings: Ceilings) -> tuple[float, float]:
+        """Seconds that scoring and step cannot fall below: products and causal attention at the ceilings.
+
+        A step computes every layer's forward twice and the gradients of its inputs; the tower is in the first alone.
+        """
+        text = self.model.get_base_model().config.text_config
+        base = self.model.get_base_model().model
+        weights = sum(p.numel() for name, p in base.language_model.named_parameters() if "lora_" not in name)
+        weights -= base.language_model.embed_tokens.weight.numel()
+        merged = self.pictures.merge**2
+        tower = sum(p.numel() for p in base.visual.parameters())
+        best = ceilings.attention[ceilings.fastest]
+        full = sum(kind == "full_attention" for kind in text.layer_types)
+        attention = 2.0 * full * self.tokens**2 * text.num_attention_heads * text.head_dim / TERA
+        products = 2.0 * weights * self.tokens / TERA / ceilings.matmul_tflops
+        vision = 2.0 * tower * self.visual_tokens * merged / TERA / ceilings.matmul_tflops
+        forward = products + attention / best.forward_tflops
+        return forward + vision, 2 * forward + products + 2.5 * attention / best.both_tflops
+
+
+def force_scores(decoder: Decoder, form: AnswerForm) -> None:
+    """What greedy reading does when the model writes `FORCED_SCORES`: every pass, and the step back after `10`."""
+    marks = [*form.before[1:], (*form.end, form.end_of_turn)]
+    for score, mark in zip(FORCED_SCORES, marks, strict=True):
+        first, *rest = form.score_tokens(score)
+        decoder.add([first]).argmax(-1).tolist()
+        state = decoder.state()
+        decoder.add([*rest[:1], *mark]).argmax(-1).tolist()
+        if len(rest) == 2:
+            decoder.back_to(state)
+            decoder.add(rest[:1]).argmax(-1).tolist()
+            decoder.add([*rest[1:], *mark]).argmax(-1).tolist()
+
+
+def random_base(device: torch.device, real: bool) -> Any:
+    """A frozen model made on the device: the class's default configuration, which is the 9B, in bfloat16; or small."""
+    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+    if real:
+        # The request's tokenizer numbers its special tokens first.
+        image_token = SPECIAL_TOKENS.index("<|image_pad|>")
+        config = Qwen3_5Config(vision_config={"out_hidden_size": 4096}, image_token_id=image_token)
+        assert config.text_config.hidden_size == 4096
+    else:
+        config = build_config(SmallSizes(), train_tokenizer([], VOCABULARY))
+        config.text_config.vocab_size = VOCABULARY
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
+        torch.manual_seed(0)
+        dtype = torch.bfloat16 if real else torch.float32
+        model: Any = Qwen3_5ForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=dtype)
+    return model.requires_grad_(False).eval()
+
+
+def request(real: bool) -> GroupPayload:
+    """The request of a made-up group: 120 frames, a first frame, three example pictures; or a small one."""
+    from PIL import Image
+
+    height, width, frames = (480, 832, 97) if real else (64, 96, 33)
+    with tempfile.TemporaryDirectory() as folder:
+        group = moving_group(Path(folder), height, width, frames)
+        examples = [Path(folder) / f"example{i}.png" for i in range(3)]
+        for i, path in enumerate(examples):
+            Image.fromarray(np.full((height, width, 3), 60 * i, np.uint8)).save(path)
+        config = ProtocolConfig(frames=24 if real else 4, example_images=tuple(examples))
+        return build_from_group(group, JudgingProtocol(config))
+
+
+def moving_group(folder: Path, height: int, width: int, frames: int) -> StoredGroup:
+    """A stored group of moving pictures: four candidates, a first frame and a reference."""
+    rows, columns = np.mgrid[:height, :width]
+    wave = (128 + 60 * np.sin(np.arange(height + width + 3 * frames + 200) / 25.0)).astype(np.uint8) // 2
+    texture = np.random.default_rng(0).integers(0, 60, (height, width, 3), dtype=np.uint8)
+
+    def video(phase: int) -> np.ndarray:
+        shift = (columns + rows)[None] + 3 * np.arange(frames)[:, None, None] + 40 * phase
+        moved: np.ndarray = wave[shift][..., None] + texture
+        return moved
+
+    record = GroupRecord(
+        group_id="benchmark",
+        condition_id="benchmark",
+        batch=0,
+        policy_sha256="0" * 64,
+        world_sha256="0" * 64,
+        sampler="euler",
+        sampling_steps=30,
+        seeds=(0, 1, 2, 3),
+        prompt="NPC: Active_Behavior(Walk Right: the opponent walks), Strategy(Rush Down: the opponent attacks)",
+        fps=20.0,
+        frames=frames,
+        latent_frames=(frames - 1) // 4 + 1,
+        buttons=tuple(tuple(int((i // 4 + k) % 5 == 0) for k in range(11)) for i in range(frames)),
+        action_bin_edges=tuple((4 * i, 4 * i + 4) for i in range((frames - 1) // 4 + 1)),
+        mechanics_class="normal",
+    )
+    latents = [torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16) for _ in range(4)]
+    return GroupStore(folder).write(record, video(4)[0], latents, [video(k) for k in range(4)], video(4))
