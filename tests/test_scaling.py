@@ -44,16 +44,25 @@ def test_stage_a_is_what_the_dry_run_says(scaling: ModuleType) -> None:
     assert found == pytest.approx(expected)
 
 
-def test_a_loss_per_rank_comes_from_one_and_two_ranks(scaling: ModuleType, tmp_path: Path) -> None:
+def test_a_loss_per_rank_comes_from_ranks_together_and_alone(scaling: ModuleType, tmp_path: Path) -> None:
     """3 conditions in 30 s on one rank; the busier of two has 2 of them: 20 s would be ideal, 22 s is 10 % more."""
-    for ranks, seconds in ((1, [30.0]), (2, [22.0, 11.0])):
-        case = {"world": "stateplay-5b", "ranks": [{"seconds": {"sample": s - 2, "train": 2.0}} for s in seconds]}
-        value = {"ranks": ranks, "settings": {"conditions": 3}, "results": [case]}
-        (tmp_path / f"{ranks}.json").write_text(json.dumps(value))
-    assert scaling.loss_per_rank(tmp_path / "1.json", tmp_path / "2.json") == pytest.approx(0.1)
-    assert scaling.loss_per_rank(None, tmp_path / "2.json") == 0.0
-    with pytest.raises(SystemExit, match="1 and on 2 ranks"):
-        scaling.loss_per_rank(tmp_path / "2.json", tmp_path / "2.json")
+
+    def write(alone: bool) -> Path:
+        lines = [{"seconds": {"sample": s - 2, "train": 2.0, "hash": 9.0}} for s in (22.0, 11.0)]
+        if alone:
+            lines = [line | {"alone": {"seconds": {"sample": 27.0, "train": 3.0}}} for line in lines]
+        results = [
+            {"world": "arena", "ranks": [{"seconds": {"sample": 1.0}}]},
+            {"world": "stateplay-5b", "ranks": lines},
+        ]
+        file = tmp_path / f"{alone}.json"
+        file.write_text(json.dumps({"ranks": 2, "settings": {"conditions": 3}, "results": results}))
+        return file
+
+    assert scaling.loss_per_rank(write(alone=True)) == pytest.approx(0.1)
+    assert scaling.loss_per_rank(None) == 0.0
+    with pytest.raises(SystemExit, match="with --alone"):
+        scaling.loss_per_rank(write(alone=False))
 
 
 def test_files_and_figures(scaling: ModuleType, tmp_path: Path) -> None:

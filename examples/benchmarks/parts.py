@@ -69,7 +69,7 @@ def convolutions(name: str, meter: Meter, dtype: torch.dtype, repeats: int) -> d
             for tried in (False, True):
                 if layout == "first" and tried:
                     continue
-                with torch.backends.cudnn.flags(benchmark=tried):
+                with torch.backends.cudnn.flags(enabled=True, benchmark=tried):
                     line = timed(meter, lambda x=x, w=weight: F.conv3d(x, w, None, 1, (0, 1, 1)), repeats)
                 if "seconds" in line:
                     line["tflops"] = work / line["seconds"]
@@ -146,7 +146,7 @@ def whole_vae(name: str, meter: Meter, dtype: torch.dtype, frames: int, repeats:
     usual = vae_module.FUSED_SLOTS
     for chunk, tried in (*((chunk, False) for chunk in CHUNKS), (usual, True)):
         vae_module.FUSED_SLOTS = chunk
-        with torch.backends.cudnn.flags(benchmark=tried):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=tried):
             label = f"{chunk} slots, tried {tried}"
             results[f"decode {label}"] = timed(meter, lambda: vae.decode_pixels(latents), repeats)
             if chunk == usual:

@@ -1,11 +1,11 @@
 """A scaling model: days of the three stages on N cards, from measured parts.
 
     python examples/benchmarks/scaling.py --out examples/benchmarks/results [--profile verify-profile/profile.json]
-        [--one one_gpu.json --two two_gpus.json] [--gpu l20]
+        [--ranks two_gpus_even.json] [--gpu l20]
 
 Without `--profile` the parts are those that `sprl train-nft --dry-run` reckons with; both read
-`stateplay_rl/stages/train_nft/speeds.py`. `--one` and `--two` are the JSON files of two_gpus.py with 1 and 2 ranks:
-from them comes the share of time that a further rank costs. Writes scaling.json and scaling.png, prints a table.
+`stateplay_rl/stages/train_nft/speeds.py`. `--ranks` is a JSON file of two_gpus.py with `--alone`: from it
+comes the share of time that a further rank costs. Writes scaling.json and scaling.png, prints a table.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from stateplay_rl.stages.train_nft.speeds import H200, H200_SLOWER, PARTS, Speed
 
 PER_BATCH, STAGE_A, STAGE_C = 28, 2_000, 6_000
 EVALUATION_EVERY = 10
-STUDENT_STEP_SECONDS = 7.5
-"""A LoRA step on one group on one H200, measured: results/student_9b_seconds.json; its scoring is in `Speeds`."""
+STUDENT_STEP_SECONDS = 7.6
+"""A LoRA step on one group on one H200, measured: results/profile_h200.json; its scoring is in `Speeds`."""
 API_ANSWER_SECONDS = 60.0
 STUDENT_SHARE, STUDENT_EPOCHS = 0.8, 2
 SAMPLERS: Mapping[str, dict[str, Any]] = {
@@ -54,28 +54,27 @@ def plan(kind: str, conditions: int) -> SegmentPlan:
     return SegmentPlan(kind, 0, 0, conditions, PER_BATCH)
 
 
-def loss_per_rank(one: Path | None, two: Path | None) -> float:
-    """Share of a batch's time that each further rank adds, from one and two ranks; 0 when not measured.
+def loss_per_rank(ranks: Path | None) -> float:
+    """Share of a batch's time that each further rank adds; 0 when not measured.
 
-    The conditions of the two runs are the same; rounding to whole conditions is taken out.
+    Together against alone, the slowest rank of each; rounding to whole conditions is taken out.
     """
-    if one is None or two is None:
+    if ranks is None:
         return 0.0
-    results = [json.loads(path.read_text()) for path in (one, two)]
-    conditions = results[1]["settings"]["conditions"]
-    if results[0]["settings"]["conditions"] != conditions or (results[0]["ranks"], results[1]["ranks"]) != (1, 2):
-        raise SystemExit("--one and --two must be runs of the same conditions on 1 and on 2 ranks")
-    seconds = []
-    for result in results:
-        real = [case for case in result["results"] if case["world"] == "stateplay-5b"] or result["results"]
-        parts = [
-            [rank["seconds"].get(p, 0.0) for p in ("sample", "decode", "train")]
-            for case in real
-            for rank in case["ranks"]
-        ]
-        seconds.append(max(sum(values) for values in parts))
-    ideal = seconds[0] * -(-conditions // 2) / conditions
-    return max(0.0, seconds[1] / ideal - 1.0)
+    found = json.loads(ranks.read_text())
+    count, conditions = found["ranks"], found["settings"]["conditions"]
+    cases = [case for case in found["results"] if "alone" in case["ranks"][0]]
+    cases = [case for case in cases if case["world"] == "stateplay-5b"] or cases
+    if count < 2 or not cases:
+        raise SystemExit(f"{ranks}: not a run of two_gpus.py on several ranks with --alone")
+
+    def seconds(lines: Sequence[Mapping[str, Any]]) -> float:
+        return max(sum(line["seconds"].get(part, 0.0) for part in ("sample", "decode", "train")) for line in lines)
+
+    together = sum(seconds(case["ranks"]) for case in cases)
+    alone = sum(seconds([rank["alone"] for rank in case["ranks"]]) for case in cases)
+    ideal = alone * -(-conditions // count) / conditions
+    return max(0.0, (together / ideal - 1.0) / (count - 1))
 
 
 def predict(speeds: Speeds, gpus: int, sampler: Mapping[str, Any], loss: float, slower: float) -> dict[str, float]:
@@ -150,8 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--profile", type=Path, help="profile.json of `sprl verify profile` on an H200, or on --gpu itself"
     )
-    parser.add_argument("--one", type=Path, help="two_gpus.py's JSON of one rank")
-    parser.add_argument("--two", type=Path, help="two_gpus.py's JSON of two ranks")
+    parser.add_argument("--ranks", type=Path, help="two_gpus.py's JSON of several ranks with --alone")
     parser.add_argument("--gpu", choices=sorted(H200_SLOWER), default="l20")
     parser.add_argument("--counts", default="1,2,4,7,14", help="numbers of cards")
     options = parser.parse_args(argv)
@@ -161,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     itself = profile is not None and options.gpu.upper() in profile["machine"]["device"].upper()
     speeds = base if itself else base.on(options.gpu)
     slower = H200_SLOWER[options.gpu]
-    loss = loss_per_rank(options.one, options.two)
+    loss = loss_per_rank(options.ranks)
     table = {
         name: {count: predict(speeds, int(count), sampler, loss, slower) for count in options.counts.split(",")}
         for name, sampler in SAMPLERS.items()
@@ -169,7 +167,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     value = {
         "gpu": options.gpu,
-        "assumptions": [*ASSUMPTIONS, f"loss per further rank {loss:.3f}" + ("" if options.two else ", not measured")],
+        "assumptions": [
+            *ASSUMPTIONS,
+            f"loss per further rank {loss:.3f}" + ("" if options.ranks else ", not measured"),
+        ],
         "seconds": {part: getattr(speeds, part) for part in PARTS},
         "sources": dict(speeds.sources),
         "days": table,

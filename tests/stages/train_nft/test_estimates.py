@@ -28,10 +28,10 @@ def days_of_a(world: WorldConfig, gpus: int = 7, **changes: object) -> float:
 
 
 def test_stage_a_on_seven_l20(world: WorldConfig) -> None:
-    """112 candidates a batch: 16 a GPU; 30 steps of 0.208 s, a decode and 4 clips, seven times slower than an H200."""
+    """112 candidates a batch: 16 a GPU; 30 steps of 0.206 s, a decode and 4 clips, seven times slower than an H200."""
     found = days_of_a(world)
-    sampling = 16 * 7 * (30 * 0.208 + 1.10)
-    training = 16 * 2 * 7 * (1.094 + 0.783) + 4 * 7 * 0.345
+    sampling = 16 * 7 * (30 * 0.206 + 1.11)
+    training = 16 * 2 * 7 * (0.888 + 0.637) + 4 * 7 * 0.351
     assert found == pytest.approx(2000 / 28 * (sampling + training) / 86400, rel=0.02)
     assert 6.9 < days_of_a(world, gpus=1) / found < 7.1
     assert days_of_a(world, plan={"gpu": "h200"}) < found / 6
@@ -39,20 +39,20 @@ def test_stage_a_on_seven_l20(world: WorldConfig) -> None:
 
 def test_steps_wait_for_the_busiest_rank(world: WorldConfig) -> None:
     """28 samples a step on 8 GPUs: four of them have four, and nobody goes ahead: the training of 7 GPUs."""
-    training = 71.43 * 16 * 2 * 7 * (1.094 + 0.783) / 86400
-    sampling = 71.43 * (4 * 4 * 7 * (30 * 0.208 + 1.10) + 4 * 7 * 0.345) / 86400
+    training = 71.43 * 16 * 2 * 7 * (0.888 + 0.637) / 86400
+    sampling = 71.43 * (4 * 4 * 7 * (30 * 0.206 + 1.11) + 4 * 7 * 0.351) / 86400
     assert days_of_a(world, gpus=8) == pytest.approx(training + sampling, rel=0.02)
 
 
 def test_only_what_is_computed_takes_time(world: WorldConfig) -> None:
-    """Nothing recomputed: 0.875 and 0.569 s; the cross-entropy alone needs no forward of the video; the penalty one."""
+    """Nothing recomputed: 0.808 and 0.554 s; the cross-entropy alone needs no forward of the video; the penalty one."""
     visits, hours = 2000 / 28 * 16 * 2 * 7 / 86400, pytest.approx
     base = days_of_a(world)
     fast = world.model_copy(update={"gradient_checkpointing": "off"})
-    assert base - days_of_a(fast) == hours(visits * (1.094 + 0.783 - 0.875 - 0.569), rel=0.02)
-    assert base - days_of_a(world, anchors={"fm_real": 0.0}) == hours(visits * 0.783, rel=0.02)
-    assert days_of_a(world, anchors={"reference_penalty": 1e-4}) - base == hours(visits * 0.208, rel=0.02)
-    assert base - days_of_a(world, anchors={"anchor_every": 4}) == hours(visits * 0.75 * 0.783, rel=0.02)
+    assert base - days_of_a(fast) == hours(visits * (0.888 + 0.637 - 0.808 - 0.554), rel=0.02)
+    assert base - days_of_a(world, anchors={"fm_real": 0.0}) == hours(visits * 0.637, rel=0.02)
+    assert days_of_a(world, anchors={"reference_penalty": 1e-4}) - base == hours(visits * 0.206, rel=0.02)
+    assert base - days_of_a(world, anchors={"anchor_every": 4}) == hours(visits * 0.75 * 0.637, rel=0.02)
 
 
 def test_a_student_of_full_size_takes_time_and_memory_of_its_own(world: WorldConfig, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_student_of_full_size_takes_time_and_memory_of_its_own(world: WorldCon
     waiting = estimates.peak_gib(memory, student_waits=True)
     assert here == pytest.approx(memory["weights"] + memory["training state"] + memory["decoding"] + 25.6)
     assert waiting == pytest.approx(memory["weights"] + memory["training state"] + 25.6)
-    assert days_of_a(world, **stage_c) - days_of_a(world) == pytest.approx(71.43 * 4 * 7 * 3.6 / 86400, rel=0.02)
+    assert days_of_a(world, **stage_c) - days_of_a(world) == pytest.approx(71.43 * 4 * 7 * 3.5 / 86400, rel=0.02)
     (tmp_path / layout.STUDENT).write_text(json.dumps({"base": "arena"}))
     assert not estimates.judged_by_big_student(config)
     assert "student" not in estimates.memory_gib(config, world, sizes, 97, 1)
