@@ -41,7 +41,7 @@ SIGMA = 0.6
 PROMPT_TOKENS = 24
 OPTIMALITY = 0.7
 MICRO_STEPS = 4
-"""A group's candidates."""
+"""Samples of a rank of seven in an optimizer step of 28."""
 OLD_SHIFT = 1e-3
 """Live is moved this much away from old, so that no product of the loss is trivially zero."""
 
@@ -126,16 +126,22 @@ class Workload:
     def micro_steps(self, *, anchors: bool) -> None:
         """`MICRO_STEPS` samples' share of an optimizer step, by the code that trains.
 
-        Each is an old forward, a live forward and its backward; one prepares while the one before is computed.
+        Each is an old forward, a live forward and its backward. As on a rank of several, no two are of one condition.
         """
-        samples = [Sample("profile", "profile", number, OPTIMALITY, self.slots) for number in range(MICRO_STEPS)]
+        samples = [Sample(f"g-{n}", f"c-{n}", 0, OPTIMALITY, self.slots) for n in range(MICRO_STEPS)]
         visit = Visit(0, 0, anchors=anchors)
         gradient = global_gradient(self._objective(), samples, visit, self.parameters, self._alone)
         assert gradient.is_finite, "the profile's gradient is not finite"
 
     def _objective(self) -> Objective:
         config = TrainNftConfig(mode="transition", sampling=SamplingConfig(steps=30))
-        return Objective(self.world, config, lambda _: self.conditions, lambda _: self.stored_CfHW, lambda _: self.clip)
+        return Objective(
+            self.world,
+            config,
+            lambda ids: self.conditions.select([0] * len(ids)),
+            lambda _: self.stored_CfHW,
+            lambda _: self.clip,
+        )
 
     def waits_of_micro_steps(self, *, anchors: bool) -> list[str]:
         """Where the host waited for the device during `micro_steps`, a place a wait; empty on a CPU."""

@@ -83,6 +83,11 @@ class Draws:
         self._thread = ThreadPoolExecutor(1, "draws") if device.type == "cuda" else None
         self._begun: dict[Hashable, Future[Draw]] = {}
 
+    @property
+    def by_thread(self) -> bool:
+        """Whether draws are made ahead of their time: with a GPU."""
+        return self._thread is not None
+
     def levels(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> list[int]:
         """Indices on the sampling grid; `sigma_index` for all of them when it is given."""
         if sigma_index is not None:
@@ -100,16 +105,16 @@ class Draws:
         return self._clips(samples, clips, visit) if begun is None else begun.result()
 
     def begin_samples(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> None:
-        """Let the thread make the next `of_samples`; without a GPU nothing."""
-        if self._thread is not None:
-            self._begun.clear()  # what nobody took belongs to a step that was given up
-            key = ("samples", tuple(samples), visit, sigma_index)
-            self._begun[key] = self._thread.submit(self._samples, samples, visit, sigma_index)
+        """Let the thread make the next `of_samples`."""
+        assert self._thread is not None, "there is a thread with a GPU alone"
+        self._begun.clear()  # what nobody took belongs to a step that was given up
+        key = ("samples", tuple(samples), visit, sigma_index)
+        self._begun[key] = self._thread.submit(self._samples, samples, visit, sigma_index)
 
     def begin_clips(self, samples: Sequence[Sample], clips: Sequence[RealClip], visit: Visit) -> None:
-        """Let the thread make the next `of_clips`; without a GPU nothing."""
-        if self._thread is not None:
-            self._begun["clips", tuple(samples), visit] = self._thread.submit(self._clips, samples, clips, visit)
+        """Let the thread make the next `of_clips`."""
+        assert self._thread is not None, "there is a thread with a GPU alone"
+        self._begun["clips", tuple(samples), visit] = self._thread.submit(self._clips, samples, clips, visit)
 
     def _samples(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> Draw:
         x0 = torch.stack([self._latents_of(s) for s in samples])

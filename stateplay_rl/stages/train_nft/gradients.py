@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from stateplay_rl.stages.train_nft.draws import Visit
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
 from stateplay_rl.stages.train_nft.objective import Objective, Prepared
 from stateplay_rl.stages.train_nft.samples import Sample
+from stateplay_rl.worlds.base import StateSequence
 
 
 @dataclass(frozen=True)
@@ -73,29 +73,33 @@ def global_gradient(
     """
     accumulated = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in parameters]
     visit = replace(visit, anchor_scale=anchor_scale(objective, samples, visit))
-    sums = LossSums()
     divisor = len(samples) * objective.visits_per_sample
     calls = calls_of(samples, objective.config.optimizer.samples_per_call)
     levels: list[int | None] = [None]
     if objective.config.loss.full_schedule:
         levels = list(range(objective.visits_per_sample))
     visit = replace(visit, in_step=processes.lockstep)
-    queued: list[Pending] = []
     turns = processes.turns([(call, level) for call in calls for level in levels])
+    if turns:
+        objective.draw_ahead(turns[0][0][0], visit, turns[0][0][1])
+    step = Step(objective, visit, divisor, tuple(parameters), accumulated, LossSums())
     following = [turn for turn, _ in turns[1:]]
-    for ((call, level), counts), after in zip_longest(turns, following):
-        prepared = objective.prepare(call, visit, level)
-        if after is not None:
-            objective.draw_ahead(after[0], visit, after[1])
+    queued: list[Pending] = []
+    for part in _parts(turns, 1 if processes.lockstep else objective.calls_at_once):
+        ahead, following = following[: len(part)], following[len(part) :]
+        if len(part) > 1:
+            queued += step.add_together([turn for turn, _ in part], ahead)
+            continue
+        ((turn, counts),) = part
         if counts:
-            queued.append(_add_call(objective, prepared, divisor, parameters, accumulated, sums))
+            queued.append(step.add(turn, ahead))
         else:
             # Takes part in the collectives of sharded weights; adds nothing.
             nothing = [torch.zeros_like(total) for total in accumulated]
-            _add_call(objective, prepared, divisor, parameters, nothing, LossSums())
+            replace(step, accumulated=nothing, sums=LossSums()).add(turn, ahead)
     # Only now: asking any earlier would make the host wait, and the device for the host.
     bad = [name for call in queued for name in call.bad()]
-    return _reduce(accumulated, sums, bad, parameters, processes)
+    return _reduce(accumulated, step.sums, bad, parameters, processes)
 
 
 def anchor_scale(objective: Objective, samples: Sequence[Sample], visit: Visit) -> float:
@@ -122,24 +126,96 @@ class Pending:
         return bad if bad or bool(self.finite) else named
 
 
-def _add_call(
-    objective: Objective,
-    prepared: Prepared,
-    divisor: int,
-    parameters: Sequence[nn.Parameter],
-    accumulated: Sequence[Tensor],
-    sums: LossSums,
-) -> Pending:
-    """One forward and backward; adds its gradient to `accumulated`. Nothing waits for the backward."""
-    with objective.world.policies.live_window():
-        loss_B = objective.backward(prepared, sums, divisor)
-    finite = torch.ones((), dtype=torch.bool, device=loss_B.device)
-    for parameter, total in zip(parameters, accumulated, strict=True):
-        if parameter.grad is not None:
-            finite = finite & torch.isfinite(parameter.grad).all()
-            total += parameter.grad
-            parameter.grad = None
-    return Pending(prepared.samples, loss_B, finite)
+Turn = tuple[list[Sample], int | None]
+"""Samples of one call, and their noise level on the sampling grid (None: drawn)."""
+
+
+def _parts(turns: Sequence[tuple[Turn, bool]], size: int) -> list[list[tuple[Turn, bool]]]:
+    """Turns in their order, cut into parts of at most `size` with videos of one length."""
+    parts: list[list[tuple[Turn, bool]]] = []
+    for turn in turns:
+        alike = parts and parts[-1][-1][0][0][0].latent_frames == turn[0][0][0].latent_frames
+        if alike and len(parts[-1]) < size:
+            parts[-1].append(turn)
+        else:
+            parts.append([turn])
+    return parts
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rank's share of an optimizer step, as it is worked off; nothing of it waits for a backward.
+
+    Args:
+        visit, divisor: of all calls.
+        parameters: what is trained.
+        accumulated: float64, a tensor per parameter, to which each call's gradient is added.
+        sums: of the losses.
+    """
+
+    objective: Objective
+    visit: Visit
+    divisor: int
+    parameters: tuple[nn.Parameter, ...]
+    accumulated: Sequence[Tensor]
+    sums: LossSums
+
+    def add(self, turn: Turn, ahead: Sequence[Turn]) -> Pending:
+        """One call's forwards and backward; the turn that comes next is drawn meanwhile."""
+        prepared = self._prepare(turn, ahead)
+        with self.objective.world.policies.live_window():
+            loss_B = self.objective.backward(prepared, self.sums, self.divisor)
+        return Pending(prepared.samples, loss_B, self._collect(loss_B.device))
+
+    def add_together(self, turns: Sequence[Turn], ahead: Sequence[Turn]) -> list[Pending]:
+        """Several calls whose state sequences are computed at once: under old, under live, and their backward.
+
+        The calls leave their gradients at the live states, which pass on the sum. One result a call, and one for all.
+        """
+        world = self.objective.world
+        together = self.objective.together([call for call, _ in turns])
+        with torch.no_grad(), world.policies.use("old"):
+            old = world.states(together.conditions)
+        prepared = [
+            self._prepare(turn, ahead[n : n + 1], old.select(rows))
+            for n, (turn, rows) in enumerate(zip(turns, together.rows, strict=True))
+        ]
+        found: list[Pending] = []
+        with world.policies.live_window():
+            live = world.states(together.conditions)
+            leaf = live.leaf()
+            for call, rows in zip(prepared, together.rows, strict=True):
+                chosen = leaf.select(rows)
+                own = chosen.leaf()
+                loss_B = self.objective.backward_to(own, call, self.sums, self.divisor)
+                chosen.backward_from(own)
+                finite = self._collect(loss_B.device)
+                for grad in (own.low_BfMS.grad, own.tokens_BNC.grad):
+                    finite = finite if grad is None else finite & torch.isfinite(grad).all()
+                found.append(Pending(call.samples, loss_B, finite))
+            live.backward_from(leaf)
+        everyone = tuple(sample for call in prepared for sample in call.samples)
+        losses = torch.cat([pending.loss_B for pending in found])
+        return [*found, Pending(everyone, losses, self._collect(losses.device))]
+
+    def _prepare(self, turn: Turn, ahead: Sequence[Turn], states: StateSequence | None = None) -> Prepared:
+        if states is None:
+            prepared = self.objective.prepare(turn[0], self.visit, turn[1])
+        else:
+            prepared = self.objective.prepare(turn[0], self.visit, turn[1], states)
+        for call, level in ahead:
+            self.objective.draw_ahead(call, self.visit, level)
+        return prepared
+
+    def _collect(self, device: torch.device) -> Tensor:
+        """Move the parameters' gradients to the sums; whether they were numbers."""
+        finite = torch.ones((), dtype=torch.bool, device=device)
+        for parameter, total in zip(self.parameters, self.accumulated, strict=True):
+            if parameter.grad is not None:
+                finite = finite & torch.isfinite(parameter.grad).all()
+                total += parameter.grad
+                parameter.grad = None
+        return finite
 
 
 def _reduce(

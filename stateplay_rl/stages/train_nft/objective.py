@@ -21,6 +21,10 @@ from stateplay_rl.stages.train_nft.samples import Sample
 from stateplay_rl.worlds.base import ConditionBatch, StateSequence, World
 from stateplay_rl.worlds.transfer import to_device
 
+CALLS_AT_ONCE = 4
+"""A state sequence is some thousand small kernels, which a GPU runs as fast as the host launches them, for one
+condition or for four. Each condition more takes the memory of its text keys and values, 0.2 GiB at 5B."""
+
 
 @dataclass(frozen=True)
 class RealInputs:
@@ -33,6 +37,14 @@ class RealInputs:
     sample: Noised | None
     weight_B: Tensor | None
     codes: Tensor
+
+
+@dataclass(frozen=True)
+class Together:
+    """Calls whose state sequences are computed at once: their conditions, each once, and every call's rows of them."""
+
+    conditions: ConditionBatch
+    rows: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -81,9 +93,10 @@ class Objective:
         self.has_clip = has_clip or (lambda condition_id: real_of(condition_id) is not None)
         self.draws = Draws(config, world.device, latents_of)
         self.sigmas = self.draws.sigmas
-        # Half of the activations at a time. Not on a CPU, whose results keep their bits, nor where text keys and
-        # values are trained, too.
+        # Half of the activations at a time, and the state sequences of several calls at once. Not on a CPU, whose
+        # results keep their bits, nor where text keys and values are trained, too.
         self.backward_apart = world.device.type == "cuda" and config.mode != "full"
+        self.calls_at_once = CALLS_AT_ONCE if self.backward_apart else 1
 
     def with_anchors(self, anchors: AnchorConfig) -> Objective:
         """The same objective with other anchor weights."""
@@ -97,23 +110,39 @@ class Objective:
 
     def draw_ahead(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> None:
         """Have a thread draw what the next `prepare` takes from the host; without a GPU nothing."""
+        if not self.draws.by_thread:
+            return
         self.draws.begin_samples(samples, visit, sigma_index)
         if visit.anchors and self.config.anchors.fm_real:
             rows, clips = self._clips_of(samples)
             if rows:
                 self.draws.begin_clips([samples[row] for row in rows], clips, visit)
 
+    def together(self, calls: Sequence[Sequence[Sample]]) -> Together:
+        """The conditions of several calls of one length, each once.
+
+        The last is repeated until there are as many as there can be: another number would compile a step anew.
+        """
+        ids = [[s.condition_id for s in call] for call in calls]
+        unique = list(dict.fromkeys(condition_id for call in ids for condition_id in call))
+        rows = tuple(tuple(unique.index(condition_id) for condition_id in call) for call in ids)
+        room = self.calls_at_once * self.config.optimizer.samples_per_call
+        return Together(self._conditions_of([*unique, *[unique[-1]] * (room - len(unique))]), rows)
+
     @torch.no_grad()
-    def prepare(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> Prepared:
+    def prepare(
+        self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None, states: StateSequence | None = None
+    ) -> Prepared:
         """All that needs no gradient: noised latents and the velocities of old and reference.
 
         Args:
             sigma_index: index on the sampling grid for the full schedule; None draws one per sample.
+            states: of the samples' conditions under old, where they are at hand.
         """
         conditions = self._conditions_of([s.condition_id for s in samples])
-        with self.world.policies.use("old"):
-            # First: the many small kernels of a state sequence are launched while a GPU is at work on the call before.
-            states = self.world.states(conditions)
+        if states is None:
+            with self.world.policies.use("old"):
+                states = self.world.states(conditions)
         sample, thirds = self._noised(samples, visit, sigma_index, conditions)
         real = self._real_inputs(samples, visit, conditions) if visit.anchors else None
         with self.world.policies.use("old"):
@@ -133,9 +162,6 @@ class Objective:
     def backward(self, prepared: Prepared, sums: LossSums, divisor: int) -> Tensor:
         """Add the gradient of the losses' sum over `divisor` to the parameters; inside the live window.
 
-        With `backward_apart` the policy's part is done and its activations are gone before the anchors' forward; both
-        leave their gradients at the states, which pass on the sum.
-
         Returns:
             Weighted loss per sample, float64 [B], without gradient.
         """
@@ -145,14 +171,22 @@ class Objective:
             return loss_B.detach()
         states = self.world.states(prepared.conditions)
         leaf = states.leaf()
+        total_B = self.backward_to(leaf, prepared, sums, divisor)
+        states.backward_from(leaf)
+        return total_B
+
+    def backward_to(self, leaf: StateSequence, prepared: Prepared, sums: LossSums, divisor: int) -> Tensor:
+        """`backward` as far as the states: `leaf`, of the prepared conditions under live, collects their gradient.
+
+        The policy's part is done and its activations are gone before the anchors' forward.
+        """
         total_B = torch.zeros(len(prepared.samples), device=self.world.device)
-        for part in (self._policy, self._anchors):
+        for part in (self._policy, self._anchors) if prepared.visit.anchors else (self._policy,):
             losses = part(prepared, leaf, sums)
             if losses:
                 loss_B = torch.stack(list(losses.values())).sum(dim=0)
                 (loss_B.double().sum() / divisor).backward()  # type: ignore[no-untyped-call]
                 total_B = total_B + loss_B.detach()
-        states.backward_from(leaf)
         sums.add("total", total_B)
         return total_B.double()
 

@@ -20,6 +20,12 @@ def with_thread(bench: Bench) -> Bench:
     return bench
 
 
+def test_without_a_gpu_nothing_is_drawn_ahead() -> None:
+    bench = Bench()
+    bench.objective.draw_ahead(bench.samples(1), VISIT, None)
+    assert not bench.objective.draws._begun
+
+
 def equal(left: Draw, right: Draw) -> bool:
     pairs = [(left.x0, right.x0), (left.eps, right.eps), (left.level_B, right.level_B)]
     if left.weight_B is not None and right.weight_B is not None:

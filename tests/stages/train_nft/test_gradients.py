@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from torch import Tensor
 from stateplay_rl.distributed import Processes
 from stateplay_rl.stages.train_nft import gradients
 from stateplay_rl.stages.train_nft.draws import Visit
-from stateplay_rl.stages.train_nft.gradients import calls_of, global_gradient
+from stateplay_rl.stages.train_nft.gradients import SummedGradient, calls_of, global_gradient
 from stateplay_rl.stages.train_nft.loss_sums import LossSums
+from stateplay_rl.worlds.base import ConditionBatch, StateSequence
 from tests.stages.train_nft.helpers import ONE, Bench, no_anchors
 from tests.worlds.tiny import SLOTS
 
@@ -221,14 +223,77 @@ def test_the_norm_is_that_of_the_flat_gradient() -> None:
 @pytest.mark.parametrize("mode", ["transition", "joint"])
 def test_the_anchors_backward_may_come_apart(mode: str) -> None:
     """With half of the activations at a time: the same gradient, sums and losses but for the order of additions."""
-    found = []
+    found: list[SummedGradient] = []
     for apart in (False, True):
         bench = Bench(mode)
         bench.nudge("live", 0.1)
         bench.no_clip = {bench.samples()[0].condition_id}
         bench.objective.backward_apart = apart
         found.append(global_gradient(bench.objective, bench.samples(), VISIT, bench.parameters, ONE))
-    assert distance(found[0].flat(), found[1].flat()) < 1e-5
+    assert alike(found)
     assert not torch.equal(found[0].flat(), found[1].flat())
-    for part, mean in found[0].sums.means().items():
-        assert found[1].sums.means()[part] == (None if mean is None else pytest.approx(mean, rel=1e-6)), part
+
+
+def alike(found: list[SummedGradient]) -> bool:
+    """The same gradients and sums but for the order of additions."""
+    first, second = (gradient.sums.means() for gradient in found)
+    for part, mean in first.items():
+        assert second[part] == (None if mean is None else pytest.approx(mean, rel=1e-6)), part
+    return distance(found[0].flat(), found[1].flat()) < 1e-5
+
+
+@pytest.mark.parametrize("mode", ["transition", "coupling", "joint"])
+@pytest.mark.parametrize("visit", [VISIT, Visit(0, 0, anchors=False)])
+@pytest.mark.parametrize(("at_once", "per_call"), [(3, 1), (4, 1), (2, 3)])
+def test_state_sequences_of_several_calls_may_be_computed_at_once(
+    mode: str, visit: Visit, at_once: int, per_call: int
+) -> None:
+    found = []
+    for together in (False, True):
+        bench = Bench(mode, optimizer={"samples_per_call": per_call})
+        bench.nudge("live", 0.1)
+        samples = bench.samples(r=(0.1, 0.9))
+        bench.no_clip = {samples[0].condition_id}
+        if together:
+            bench.objective.calls_at_once = at_once
+        found.append(global_gradient(bench.objective, samples, visit, bench.parameters, ONE))
+        assert all(p.grad is None for p in bench.parameters)
+    assert alike(found)
+
+
+def test_at_once_asks_for_the_states_of_old_and_of_live_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And always of as many conditions, each of them computed once."""
+    bench = Bench()
+    bench.objective.calls_at_once = 4
+    asked: list[tuple[str, tuple[str, ...]]] = []
+    states = bench.world.states
+
+    def watched(conditions: ConditionBatch) -> StateSequence:
+        asked.append((bench.world.policies.current, conditions.condition_ids))
+        return states(conditions)
+
+    monkeypatch.setattr(bench.world, "states", watched)
+    samples = bench.samples()[:4]
+    first, second = samples[0].condition_id, samples[-1].condition_id
+    assert first != second
+    global_gradient(bench.objective, samples, VISIT, bench.parameters, ONE)
+    conditions = (first, second, second, second)
+    assert asked == [("old", conditions), ("live", conditions)]
+
+
+def test_a_bad_sample_is_named_among_several_at_once() -> None:
+    for bad in range(3):
+        bench = Bench()
+        bench.objective.calls_at_once = 3
+        samples = bench.samples()
+        bench.bad = {(samples[bad].condition_id, samples[bad].candidate)}
+        gradient = global_gradient(bench.objective, samples, VISIT, bench.parameters, ONE)
+        assert not gradient.is_finite
+        assert gradient.first_bad_sample == f"{samples[bad].condition_id}/{samples[bad].candidate}"
+
+
+def test_parts_hold_one_length() -> None:
+    short, long = ([replace(Bench().samples()[0], latent_frames=f)] for f in (3, 4))
+    turns = [((call, None), True) for call in (short, short, short, long, long)]
+    sizes = {size: [len(part) for part in gradients._parts(turns, size)] for size in (1, 2, 4)}
+    assert sizes == {1: [1] * 5, 2: [2, 1, 2], 4: [3, 2]}
