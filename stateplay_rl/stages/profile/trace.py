@@ -12,7 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 from stateplay_rl.stages.profile.meter import Meter
 
 KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("attention", ("attention", "flash", "fmha", "sdpa", "efficient_attention")),
+    ("attention", ("attention", "flash", "fmha", "sdpa", "efficient_attention", "text_forward", "text_backward")),
+    ("own passes", ("residual_norm", "head_rows")),
     ("convolution", ("conv", "fprop", "implicit")),
     ("matrix product", ("gemm", "nvjet", "cutlass", "addmm", "matmul", "::mm", "::bmm", "linear", "xmma")),
     ("fused", ("triton",)),
