@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,9 +20,34 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stateplay_rl.stages.profile.meter import Measured, Meter
 from stateplay_rl.stages.profile.numerics import plain_copy
+from stateplay_rl.stages.profile.record import Record
 from stateplay_rl.stages.profile.workload import Workload
 from stateplay_rl.worlds.native.presets import TransformerSizes
 from stateplay_rl.worlds.native.world import TIMESTEPS
+
+
+def compare(workload: Workload, meter: Meter, record: Record, repeats: int) -> Iterator[str]:
+    """The library's models beside the world, which stays in memory: peaks hold both.
+
+    Yields:
+        what was measured, when it stands in the record.
+    """
+    found = record.values["library"]
+    for library in (compare_transformer, compare_vae):
+        parts = library(meter, workload, repeats)
+        while not record.out_of_time:
+            try:
+                name, measured = next(parts)
+            except StopIteration:
+                break
+            except RuntimeError as error:
+                found[library.__name__] = {"failed": str(error).splitlines()[0]}
+                break
+            found[name] = asdict(measured)
+            yield name
+        parts.close()
+    torch.compiler.reset()
+    meter.release()
 
 
 def compare_vae(meter: Meter, workload: Workload, repeats: int) -> Generator[tuple[str, Measured]]:

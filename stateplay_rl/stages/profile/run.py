@@ -1,4 +1,4 @@
-"""`sprl verify profile`: ceilings, then every row, then numerics, traces and the library's models."""
+"""`sprl verify profile`: ceilings, then every row, then numerics, traces, the library's models and the student."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,11 @@ from stateplay_rl.runtime import Progress
 from stateplay_rl.stages.profile import numerics, trace
 from stateplay_rl.stages.profile.ceilings import Ceilings, measure_ceilings
 from stateplay_rl.stages.profile.floors import Floors, transformer_work, vae_work
-from stateplay_rl.stages.profile.library import compare_transformer, compare_vae
+from stateplay_rl.stages.profile.library import compare
 from stateplay_rl.stages.profile.meter import GIB, Meter
-from stateplay_rl.stages.profile.rows import REAL_FRAMES, REAL_PRESET, STUDENT_ROWS, STUDENT_TARGETS, Row, table
+from stateplay_rl.stages.profile.record import Record
+from stateplay_rl.stages.profile.rows import REAL_FRAMES, REAL_PRESET, STUDENT_ROWS, Row, table
+from stateplay_rl.stages.profile.student_rows import measure_student
 from stateplay_rl.stages.profile.workload import Workload
 from stateplay_rl.stages.verify import default_out
 from stateplay_rl.stores import layout
@@ -38,35 +39,6 @@ from stateplay_rl.worlds.world_files import all_files, resolve_world
 
 SHORT_FRAMES = 33
 NO_SYNC_STEPS = 3
-
-
-@dataclass
-class Record:
-    """What `profile.json` holds, as it grows.
-
-    Args:
-        began: monotonic time of the start.
-        limit: seconds after which no part begins; None: no limit.
-    """
-
-    began: float
-    limit: float | None
-    values: dict[str, Any] = field(default_factory=dict)
-
-    def part(self, name: str, work: Callable[[], Any]) -> None:
-        """Keep the result of one part; without memory, a kernel or time, keep the reason instead."""
-        if self.out_of_time:
-            self.values[name] = {"left_out": "out of time"}
-            return
-        try:
-            self.values[name] = work()
-        except (torch.OutOfMemoryError, RuntimeError, AssertionError) as error:
-            self.values[name] = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-
-    @property
-    def out_of_time(self) -> bool:
-        """Whether the limit has passed."""
-        return self.limit is not None and time.monotonic() - self.began > self.limit
 
 
 @dataclass(frozen=True)
@@ -107,7 +79,11 @@ def run(config: ProfileConfig, out: Path | None = None, *, overwrite: bool = Fal
         record = Record(time.monotonic(), config.seconds, _machine(device))
         ceilings = _measure(config, preset, _world(config, preset, world_config, device), record, directory)
         if any(_wanted(config, name) for name in STUDENT_ROWS):
-            _measure_student(config, preset == REAL_PRESET, Meter(device), ceilings, record)
+            # After the world, which has left the memory: both do not fit a small card.
+            meter = Meter(device)
+            meter.release()
+            _cap(config, device)
+            measure_student(meter, preset == REAL_PRESET, ceilings, record)
         directory.write_json(layout.PROFILE, record.values)
         directory.seal(extra={"kind": "profile"})
     return ProfileSummary(directory.path, record.values)
@@ -211,39 +187,11 @@ def _measure(config: ProfileConfig, preset: str, world: NativeWorld, record: Rec
             record.part(name, part)
             out.write_json(layout.PROFILE, record.values)
     if config.compare:
-        for _ in _compare(config, workload, meter, record):
+        if config.cap_gib is not None:
+            torch.cuda.set_per_process_memory_fraction(1.0, world.device)
+        for _ in compare(workload, meter, record, config.repeats):
             out.write_json(layout.PROFILE, record.values)
     return ceilings
-
-
-def _measure_student(config: ProfileConfig, real: bool, meter: Meter, ceilings: Ceilings, record: Record) -> None:
-    """The student's two rows, after the world, which has left the memory: both do not fit a small card."""
-    from stateplay_rl.stages.profile.student import StudentWorkload
-
-    meter.release()
-    _cap(config, meter.device)
-    made = Record(record.began, record.limit)
-    made.part("student", lambda: StudentWorkload(meter.device, real))
-    student = made.values["student"]
-    lines = record.values["rows"]
-    if not isinstance(student, StudentWorkload):
-        lines.update(dict.fromkeys(STUDENT_ROWS, student))
-        return
-    works = (student.score, student.step)
-    for name, work, floor in zip(STUDENT_ROWS, works, student.floors(ceilings), strict=True):
-        # The second wants what the first has seen.
-        part = Record(record.began, record.limit)
-        part.part("row", partial(_measured, meter, work))
-        line = {"floor": floor, **part.values["row"]}
-        if "seconds" in line:
-            line["to_floor"] = line["seconds"] / floor
-            line["tokens"] = student.tokens
-        lines[name] = line | (dict(zip(("target", "target_gib"), STUDENT_TARGETS[name], strict=True)) if real else {})
-    lines[STUDENT_ROWS[0]]["parts_seconds"] = student.score_parts
-
-
-def _measured(meter: Meter, work: Callable[[], None]) -> dict[str, Any]:
-    return asdict(meter.measure(work, 1))
 
 
 def _wanted(config: ProfileConfig, name: str) -> bool:
@@ -287,32 +235,6 @@ def _checkpointing(world: NativeWorld, row: Row) -> Iterator[None]:
         yield
     finally:
         world.transformer.checkpointing = before
-
-
-def _compare(config: ProfileConfig, workload: Workload, meter: Meter, record: Record) -> Iterator[str]:
-    """The library's models beside the world, which stays in memory: the cap is lifted, peaks hold both.
-
-    Yields:
-        what was measured, when it stands in the record.
-    """
-    found = record.values["library"]
-    if config.cap_gib is not None:
-        torch.cuda.set_per_process_memory_fraction(1.0, meter.device)
-    for compare in (compare_transformer, compare_vae):
-        parts = compare(meter, workload, config.repeats)
-        while not record.out_of_time:
-            try:
-                name, measured = next(parts)
-            except StopIteration:
-                break
-            except RuntimeError as error:
-                found[compare.__name__] = {"failed": str(error).splitlines()[0]}
-                break
-            found[name] = asdict(measured)
-            yield name
-        parts.close()
-    torch.compiler.reset()
-    meter.release()
 
 
 def _compilation(preset: str, workload: Workload, frames: int) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import torch
 from stateplay_rl.cli.main import main
 from stateplay_rl.config.verify import ProfileConfig
 from stateplay_rl.errors import EXIT_INPUT, EXIT_OK, EXIT_USAGE
-from stateplay_rl.stages.profile import trace
+from stateplay_rl.stages.profile import student_rows, trace
 from stateplay_rl.stages.profile.ceilings import Attended, Ceilings
 from stateplay_rl.stages.profile.floors import Floors, transformer_work
 from stateplay_rl.stages.profile.meter import Meter
-from stateplay_rl.stages.profile.rows import table
-from stateplay_rl.stages.profile.run import Record
+from stateplay_rl.stages.profile.record import Record
+from stateplay_rl.stages.profile.rows import STUDENT_ROWS, table
+from stateplay_rl.stages.profile.student import StudentWorkload
 from stateplay_rl.worlds.native.presets import preset
 from stateplay_rl.worlds.world_files import resolve_world
 
@@ -45,6 +46,8 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "candidate, 2",
         "--row",
         "encode",
+        "--row",
+        "student",
     ]
     quick = ["--set", "repeats=1", "--set", "steps=2", "--set", "few_steps=3", "--set", "speed.vae=on"]
     assert main([*command.split(), *settings, *quick, "--out", str(out)]) == EXIT_OK
@@ -61,12 +64,18 @@ def test_rows_have_times_floors_and_no_targets_of_another_size(record: dict[str,
         "candidate, 2 steps",
         "forward+backward, checkpointed",
         "selective micro-step",
+        "student scores a group",
+        "student LoRA step",
     }
     for name, line in rows.items():
         assert line["seconds"] > 0, name
         assert line["to_floor"] == pytest.approx(line["seconds"] / line["floor"]), name
         assert "target" not in line, name
     assert rows["selective micro-step"]["checkpointing"] == "selective"
+    scored, step = rows["student scores a group"], rows["student LoRA step"]
+    assert scored["tokens"] == step["tokens"] > 1000
+    assert sum(scored["parts_seconds"].values()) == pytest.approx(scored["seconds"], rel=0.3)
+    assert scored["floor"] < step["floor"]
     candidate = rows["candidate, 2 steps"]
     parts = candidate["parts_seconds"]
     assert set(parts) == {"first frame", "sample", "decode", "wait for the mp4 before", "mp4 (beside)"}
@@ -170,3 +179,30 @@ def test_a_median_and_the_first_call() -> None:
 def test_frames_are_whole_slots() -> None:
     with pytest.raises(ValueError, match="1 \\(mod 4\\)"):
         ProfileConfig(world="arena", frames=8)
+
+
+def test_without_the_students_extra_its_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(student_rows.importlib.util, "find_spec", lambda name: None)
+    ceilings = Ceilings(800.0, {}, 4000.0, {"fast": Attended(0.002, 0.007, 584.0, 584.0, 0.0)}, {})
+    record = Record(0.0, None, {"rows": {}})
+    student_rows.measure_student(CPU, False, ceilings, record)
+    assert all("pip install" in record.values["rows"][name]["left_out"] for name in STUDENT_ROWS)
+
+
+def test_the_students_floor_by_hand() -> None:
+    """A token costs two operations a weight and, in a layer of full attention, two a channel for each token before it
+    (half of them on average); a step is two forwards and the products of the inputs' gradients."""
+    student = StudentWorkload(CPU.device, real=False)
+    base = student.model.get_base_model()
+    text = base.config.text_config
+    linear = [m for m in base.model.language_model.modules() if isinstance(m, torch.nn.Linear)]
+    counted = sum(m.weight.numel() for m in linear if m.weight.shape[0] != 16 and m.weight.shape[1] != 16)
+    tower = sum(p.numel() for p in base.model.visual.parameters())
+    ceilings = Ceilings(1e-6, {}, 1.0, {"a": Attended(1.0, 2.0, 1e-6, 1e-6, 0.0)}, {})
+    scoring, step = (seconds * 1e6 for seconds in student.floors(ceilings))
+    layers = sum(kind == "full_attention" for kind in text.layer_types)
+    attention = 2 * layers * student.tokens**2 * text.num_attention_heads * text.head_dim
+    vision = 2 * tower * student.visual_tokens * student.pictures.merge**2
+    products = scoring - attention - vision
+    assert products == pytest.approx(2 * counted * student.tokens, rel=0.1)
+    assert step == pytest.approx(3 * products + 4.5 * attention, rel=1e-6)
