@@ -286,16 +286,14 @@ class LatentStateBlock(WanTransformerBlock):  # type: ignore[misc]
             x = attend_by(backend, query_BhNd, text_key_BhLd, text_value_BhLd)
         else:
             x = attend_slot_by_slot(SDPBackend.FLASH_ATTENTION, query_BhNd, text_key_BhLd, text_value_BhLd, apart)
-        x, gate_1 = attn.to_out[0](x).unflatten(1, (slots, -1)), None
+        x = attn.to_out[0](x).unflatten(1, (slots, -1))
 
-        coupling = self.latent_state_attention
+        coupling, gate_1 = self.latent_state_attention, None
         if coupling is not None:
             # The known key names hold no norm of the coupling's own, so this one has no parameters.
             hidden_BfSD, x = add_and_norm(hidden_BfSD, x, modulation, self.norm3.eps)
-            x, gate_1 = (
-                coupling(x.flatten(1, 2), states_BKD, visible_NK, apart).unflatten(1, (slots, -1)),
-                coupling.gate,
-            )
+            x = coupling(x.flatten(1, 2), states_BKD, visible_NK, apart).unflatten(1, (slots, -1))
+            gate_1 = coupling.gate
         hidden_BfSD, x = add_and_norm(hidden_BfSD, x, modulation, self.norm3.eps, gate_1=gate_1, scale=SCALE_2)
         if kernels:
             widen, _, narrow = self.ffn.net
