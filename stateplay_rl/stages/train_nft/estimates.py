@@ -19,8 +19,9 @@ from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
 STUDENT_GIB = 25.6
 """Peak of the 9B student on a group of 124 pictures; docs/student.md."""
-ACTIVATION_TENSORS: Mapping[Checkpointing, float] = {"full": 2.1, "selective": 9.5, "off": 17.0}
-"""Token-by-width tensors per block that stay for the backward, by checkpointing; measured, selective is the mean."""
+ACTIVATION_TENSORS: Mapping[Checkpointing, float] = {"full": 3.9, "selective": 9.9, "off": 16.1}
+"""Token-by-width tensors per block that stay for the backward, by checkpointing: measured (docs/speed.md), and 0.45 for
+the text keys and values of the four conditions whose states are computed at once."""
 DECODE_GIB_AT_FULL_SIZE, FULL_SIZE_PIXELS = 15.2, 480 * 832 * 97
 SECONDS_PER_DAY = 86_400.0
 
