@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stateplay_rl.reward_model import delta_rule, fused
+from stateplay_rl.triton_launch import triton_usable
 
 KINDS = {
     "delta rule": r"^(unit_rows|solve|states|outputs|written|values|reads|keys)|trsm",
@@ -81,7 +82,7 @@ def check_kernels(
         name: lambda rule=rule: asdict(delta_rule.check_rule(rule, device, dtype, width=width))
         for name, rule in available_rules(device).items()
     }
-    if fused.triton_usable(device):
+    if triton_usable(device):
         checks["fused"] = lambda: fused.check_fused(device, dtype)
     found = {}
     for name, check in checks.items():
@@ -95,7 +96,7 @@ def check_kernels(
 def available_rules(device: torch.device) -> dict[str, Any]:
     """The delta rules that can run here."""
     rules: dict[str, Any] = {"chunked": delta_rule.chunked_delta_rule}
-    if fused.triton_usable(device):
+    if triton_usable(device):
         from stateplay_rl.reward_model.delta_triton import triton_delta_rule
 
         rules["triton"] = triton_delta_rule

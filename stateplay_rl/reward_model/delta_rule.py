@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from stateplay_rl.errors import CheckError, MissingExtraError, UsageError
-from stateplay_rl.reward_model.fused import triton_usable
+from stateplay_rl.triton_launch import triton_usable
 
 Rule = Callable[..., tuple[Tensor, Tensor | None]]
 RuleName = Literal["auto", "chunked", "triton", "fla"]

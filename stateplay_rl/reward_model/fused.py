@@ -7,7 +7,6 @@ Shapes: L tokens, D width, C channels.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stateplay_rl.errors import CheckError, MissingExtraError
+from stateplay_rl.triton_launch import power_of_two, triton_usable
 
 FusedName = Literal["auto", "triton", "torch"]
 
@@ -24,11 +24,6 @@ _BLOCK = 2048
 _ROWS = 32
 _TOKENS, _CHANNELS = 8, 128
 _LIMITS = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
-
-
-def triton_usable(device: torch.device) -> bool:
-    """Whether Triton kernels can run on this device."""
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def resolve_fused(name: FusedName, device: torch.device) -> bool:
@@ -51,7 +46,9 @@ class _Norm(torch.autograd.Function):
 
         x = x.contiguous()
         out, width = torch.empty_like(x), x.shape[-1]
-        kernels.norm_forward[(x.numel() // width,)](x, weight, out, epsilon, D=width, WIDE=_power(width), num_warps=8)
+        kernels.norm_forward[(x.numel() // width,)](
+            x, weight, out, epsilon, D=width, WIDE=power_of_two(width), num_warps=8
+        )
         ctx.save_for_backward(x, weight)
         ctx.epsilon = epsilon
         return out
@@ -63,7 +60,7 @@ class _Norm(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dx, width = torch.empty_like(x), x.shape[-1]
         kernels.norm_backward[(x.numel() // width,)](
-            x, weight, gradients[0].contiguous(), dx, ctx.epsilon, D=width, WIDE=_power(width), num_warps=8
+            x, weight, gradients[0].contiguous(), dx, ctx.epsilon, D=width, WIDE=power_of_two(width), num_warps=8
         )
         return dx, None, None
 
@@ -145,10 +142,6 @@ class _Convolution(torch.autograd.Function):
         return dx, None
 
 
-def _power(width: int) -> int:
-    return 1 << (width - 1).bit_length()
-
-
 def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """x (1 + w) / rms(x) over the last axis [.., D], in the dtype of x."""
     found: Tensor = _Norm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
@@ -186,7 +179,7 @@ def rotate_(mixed_NPX: Tensor, rotation: tuple[Tensor, Tensor], heads: int) -> N
     half = wide // (6 * heads)
     kernels.rotate[(pictures * patches, 2)](
         mixed_NPX, *(x.float().contiguous() for x in rotation), patches, wide, heads,
-        HALF=half, WIDE=_power(half), HEADS=_power(heads), num_warps=2,
+        HALF=half, WIDE=power_of_two(half), HEADS=power_of_two(heads), num_warps=2,
     )  # fmt: skip
 
 

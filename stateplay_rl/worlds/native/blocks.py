@@ -22,7 +22,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from stateplay_rl.worlds.native.block_passes import Modulation, add, add_and_norm, gelu, head_rows
+from stateplay_rl.worlds.native.block_formulas import Modulation, gelu
+from stateplay_rl.worlds.native.block_passes import add, add_and_norm, head_rows
 from stateplay_rl.worlds.native.presets import LatentStateSizes, TransformerSizes
 from stateplay_rl.worlds.native.text_attention import text_attention
 

@@ -13,13 +13,14 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from stateplay_rl.config.world import Attention, SpeedOptions, Switch
-from stateplay_rl.worlds.native.triton_launch import kernels_pay
+from stateplay_rl.triton_launch import triton_usable
 
 BACKENDS: Mapping[Attention, SDPBackend] = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
+HALF = (torch.bfloat16, torch.float16)
 HOPPER = (9, 0)
 """From this compute capability on, cuDNN's attention beats torch's default flash kernel (measured: 1.7 times)."""
 
@@ -59,7 +60,7 @@ def resolve_speed(options: SpeedOptions, device: torch.device, compute_dtype: to
         compiled=_on(options.compile, device),
         fused_vae=_on(options.vae, device),
         parked_text=_small(device) if options.park_text == "auto" else options.park_text == "on",
-        kernels=kernels_pay(device, compute_dtype) if options.kernels == "auto" else options.kernels == "on",
+        kernels=_kernels_pay(device, compute_dtype) if options.kernels == "auto" else options.kernels == "on",
     )
 
 
@@ -72,6 +73,10 @@ def _on(switch: Switch, device: torch.device) -> bool:
     return device.type == "cuda" if switch == "auto" else switch == "on"
 
 
+def _kernels_pay(device: torch.device, compute_dtype: torch.dtype) -> bool:
+    return compute_dtype in HALF and triton_usable(device)
+
+
 def _small(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory < ROOMY_BYTES
 
@@ -79,6 +84,5 @@ def _small(device: torch.device) -> bool:
 def _attention(name: Attention, device: torch.device, compute_dtype: torch.dtype) -> SDPBackend | None:
     if name != "auto":
         return BACKENDS.get(name)
-    half = compute_dtype in (torch.bfloat16, torch.float16)
-    fast = half and device.type == "cuda" and torch.cuda.get_device_capability(device) >= HOPPER
+    fast = compute_dtype in HALF and device.type == "cuda" and torch.cuda.get_device_capability(device) >= HOPPER
     return SDPBackend.CUDNN_ATTENTION if fast else None

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stateplay_rl.worlds.native.triton_launch import power_of_two
+from stateplay_rl.triton_launch import power_of_two
+from stateplay_rl.worlds.native.block_operators import LEAST_WIDTH
 
 _QUERIES, _KEYS, _WARPS = 64, 64, 4
 """Of one program: queries that it keeps, keys that it takes at a time, warps."""
@@ -41,11 +42,6 @@ def _forward(q_BhNd: Tensor, k_BhLd: Tensor, v_BhLd: Tensor, lengths_B: Tensor) 
     lse_BhN = scores_BhNL.logsumexp(-1)
     out_BhNd = F.scaled_dot_product_attention(q_BhNd, k_BhLd, v_BhLd)
     return out_BhNd.transpose(1, 2).flatten(2).contiguous(), lse_BhN
-
-
-@_forward.register_kernel("cuda")
-def _(q_BhNd: Tensor, k_BhLd: Tensor, v_BhLd: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-    return launch_forward(q_BhNd, k_BhLd, v_BhLd, lengths_B)
 
 
 @_forward.register_fake
@@ -74,29 +70,8 @@ def _backward(
     return d_q_BhNd.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-@_backward.register_kernel("cuda")
-def _(
-    q_BhNd: Tensor,
-    k_BhLd: Tensor,
-    v_BhLd: Tensor,
-    lengths_B: Tensor,
-    out_BND: Tensor,
-    lse_BhN: Tensor,
-    d_out_BND: Tensor,
-) -> Tensor:
-    return launch_backward(q_BhNd, k_BhLd, v_BhLd, lengths_B, out_BND, lse_BhN, d_out_BND)
-
-
 @_backward.register_fake
-def _(
-    q_BhNd: Tensor,
-    k_BhLd: Tensor,
-    v_BhLd: Tensor,
-    lengths_B: Tensor,
-    out_BND: Tensor,
-    lse_BhN: Tensor,
-    d_out_BND: Tensor,
-) -> Tensor:
+def _(q_BhNd: Tensor, *_: Tensor) -> Tensor:
     batch, heads, queries, width = q_BhNd.shape
     return q_BhNd.new_empty(batch, queries, heads, width).transpose(1, 2)
 
@@ -115,6 +90,7 @@ def _gradient(ctx: Any, d_out_BND: Tensor, _: Tensor) -> tuple[Tensor, None, Non
 _forward.register_autograd(_gradient, setup_context=_save)
 
 
+@_forward.register_kernel("cuda")
 def launch_forward(q_BhNd: Tensor, k_BhLd: Tensor, v_BhLd: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
     """The forward kernel: out [B, N, h*d], log-sum-exp in base 2 [B, h, N]."""
     from stateplay_rl.worlds.native import text_attention_kernels as kernels
@@ -127,6 +103,7 @@ def launch_forward(q_BhNd: Tensor, k_BhLd: Tensor, v_BhLd: Tensor, lengths_B: Te
     return out_BND, lse_BhN
 
 
+@_backward.register_kernel("cuda")
 def launch_backward(
     q_BhNd: Tensor,
     k_BhLd: Tensor,
@@ -173,7 +150,7 @@ def _constants(q: Tensor) -> dict[str, Any]:
     width = q.shape[-1]
     return {
         "D": width,
-        "WIDE": power_of_two(width),
+        "WIDE": power_of_two(width, LEAST_WIDTH),
         "M": _QUERIES,
         "K": _KEYS,
         "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stateplay_rl.worlds.native import block_passes, text_attention
-from stateplay_rl.worlds.native.block_passes import Modulation, add, add_and_norm, gelu, head_rows
+from stateplay_rl.worlds.native import block_operators, text_attention
+from stateplay_rl.worlds.native.block_formulas import Modulation, gelu
+from stateplay_rl.worlds.native.block_passes import add, add_and_norm, head_rows
 from tests.worlds.tiny import SLOTS, tiny_inputs, tiny_world
 
 GPU = torch.cuda.device_count() > 0
@@ -215,14 +216,14 @@ def test_kernels_of_sum_and_norm(
     gate_1 = torch.tensor([0.7]) if one else None
     weight, bias = (drawn(WIDTH, seed=4), drawn(WIDTH, seed=5)) if affine else (None, None)
     check_kernel(
-        block_passes.launch_residual_norm,
+        block_operators.launch_residual_norm,
         torch.ops.stateplay_rl.residual_norm,
         (base, update, table, slots, gate_1, weight, bias, gate, scale, 1e-6, norm),
     )
     d_normed = drawn(*base.shape, seed=6) if norm else torch.empty(0)
     two = not per_slot and (gate >= 0 or one)
     check_kernel(
-        block_passes.launch_residual_norm_backward,
+        block_operators.launch_residual_norm_backward,
         torch.ops.stateplay_rl.residual_norm_backward,
         (base, d_normed, hidden, table, slots, gate_1, weight, gate, scale, 1e-6, norm, two),
     )
@@ -234,9 +235,9 @@ def test_kernels_of_a_heads_rows(turned: bool, _: None) -> None:
     x, weight = drawn(BATCH, TOKENS, WIDTH), drawn(WIDTH, seed=1)
     rotary = [drawn(TOKENS, WIDTH // HEADS, seed=n) if turned else None for n in (2, 3)]
     ops = torch.ops.stateplay_rl
-    check_kernel(block_passes.launch_head_rows, ops.head_rows, (x, weight, *rotary, 1e-6, HEADS))
+    check_kernel(block_operators.launch_head_rows, ops.head_rows, (x, weight, *rotary, 1e-6, HEADS))
     d_out = drawn(BATCH, TOKENS, HEADS, WIDTH // HEADS, seed=4)
-    check_kernel(block_passes.launch_head_rows_backward, ops.head_rows_backward, (d_out, x, weight, *rotary, 1e-6))
+    check_kernel(block_operators.launch_head_rows_backward, ops.head_rows_backward, (d_out, x, weight, *rotary, 1e-6))
 
 
 @pytest.mark.parametrize("_", kernels)
