@@ -59,6 +59,13 @@ class ConditionInputs:
     latent_frames: int
 
 
+def row_index(rows: Sequence[int], count: int, device: torch.device) -> Tensor | None:
+    """Rows to take of `count`, on their device; None when they are all of them in order."""
+    if list(rows) == list(range(count)):
+        return None
+    return to_device(torch.as_tensor(list(rows)), device)
+
+
 @dataclass(frozen=True)
 class ConditionBatch:
     """Encoded conditions: `first_latent_BC1HW`, `action_bins_BfK` float, `text_BLD` with positions past
@@ -78,9 +85,9 @@ class ConditionBatch:
 
     def select(self, indices: Sequence[int]) -> ConditionBatch:
         """Rows `indices` (repeats allowed) as a new batch."""
-        if list(indices) == list(range(len(self))):
+        index = row_index(indices, len(self), self.text_BLD.device)
+        if index is None:
             return self
-        index = to_device(torch.as_tensor(list(indices)), self.text_BLD.device)
         return ConditionBatch(
             tuple(self.condition_ids[i] for i in indices),
             self.first_latent_BC1HW[index],
@@ -101,9 +108,9 @@ class StateSequence:
 
     def select(self, rows: Sequence[int]) -> StateSequence:
         """Rows `rows` (repeats allowed) as a new sequence; gradients flow through it."""
-        if list(rows) == list(range(len(self.low_BfMS))):
+        index = row_index(rows, len(self.low_BfMS), self.low_BfMS.device)
+        if index is None:
             return self
-        index = to_device(torch.as_tensor(list(rows)), self.low_BfMS.device)
         return StateSequence(self.low_BfMS[index], self.tokens_BNC[index])
 
     def leaf(self) -> Self:

@@ -47,22 +47,30 @@ class RealClip:
 
 @dataclass(frozen=True)
 class Draw:
-    """Clean latents and noise [B, C, f, H, W], a noise level and (for clips) a weight per video, on the host."""
+    """Clean latents and noise [B, C, f, H, W] and a noise level per video, on the host.
+
+    Args:
+        weight_B: of clips: their weight at that level.
+        places: of samples: the level's place on the sampling grid.
+    """
 
     x0: Tensor
     eps: Tensor
     level_B: Tensor
     weight_B: Tensor | None = None
+    places: tuple[int, ...] = ()
 
     def pinned(self, device: torch.device) -> Draw:
         """In memory from which a GPU copies without a wait; the same for a CPU."""
-        weight_B = None if self.weight_B is None else pinned(self.weight_B, device)
-        return Draw(pinned(self.x0, device), pinned(self.eps, device), pinned(self.level_B, device), weight_B)
+        return self._each(lambda tensor: pinned(tensor, device))
 
     def to(self, device: torch.device) -> Draw:
         """A copy on the device, which the host does not wait for."""
-        weight_B = None if self.weight_B is None else to_device(self.weight_B, device)
-        return Draw(to_device(self.x0, device), to_device(self.eps, device), to_device(self.level_B, device), weight_B)
+        return self._each(lambda tensor: to_device(tensor, device))
+
+    def _each(self, move: Callable[[Tensor], Tensor]) -> Draw:
+        weight_B = None if self.weight_B is None else move(self.weight_B)
+        return Draw(move(self.x0), move(self.eps), move(self.level_B), weight_B, self.places)
 
 
 class Draws:
@@ -88,14 +96,8 @@ class Draws:
         """Whether draws are made ahead of their time: with a GPU."""
         return self._thread is not None
 
-    def levels(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> list[int]:
-        """Indices on the sampling grid; `sigma_index` for all of them when it is given."""
-        if sigma_index is not None:
-            return [sigma_index] * len(samples)
-        return [index(self._shared("train_sigma", s, visit), len(self.sigmas)) for s in samples]
-
     def of_samples(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> Draw:
-        """The samples' stored latents with fresh noise and levels of the sampling grid."""
+        """The samples' stored latents with fresh noise and levels of the sampling grid: `sigma_index`, else drawn."""
         begun = self._begun.pop(("samples", tuple(samples), visit, sigma_index), None)
         return self._samples(samples, visit, sigma_index) if begun is None else begun.result()
 
@@ -119,8 +121,11 @@ class Draws:
     def _samples(self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None) -> Draw:
         x0 = torch.stack([self._latents_of(s) for s in samples])
         eps = torch.stack([normal(self._shared("train_eps", s, visit), x0.shape[1:]) for s in samples])
-        chosen = self.levels(samples, visit, sigma_index)
-        return Draw(x0, eps, self.sigmas[torch.tensor(chosen)]).pinned(self._device)
+        places = tuple(
+            index(self._shared("train_sigma", s, visit), len(self.sigmas)) if sigma_index is None else sigma_index
+            for s in samples
+        )
+        return Draw(x0, eps, self.sigmas[torch.tensor(places)], places=places).pinned(self._device)
 
     def _clips(self, samples: Sequence[Sample], clips: Sequence[RealClip], visit: Visit) -> Draw:
         x0 = torch.stack([clip.latents for clip in clips]).float()

@@ -199,10 +199,8 @@ class Step:
         return [*found, Pending(everyone, losses, self._collect(losses.device))]
 
     def _prepare(self, turn: Turn, ahead: Sequence[Turn], states: StateSequence | None = None) -> Prepared:
-        if states is None:
-            prepared = self.objective.prepare(turn[0], self.visit, turn[1])
-        else:
-            prepared = self.objective.prepare(turn[0], self.visit, turn[1], states)
+        at_hand = () if states is None else (states,)
+        prepared = self.objective.prepare(turn[0], self.visit, turn[1], *at_hand)
         for call, level in ahead:
             self.objective.draw_ahead(call, self.visit, level)
         return prepared

@@ -220,8 +220,7 @@ class Objective:
         self, samples: Sequence[Sample], visit: Visit, sigma_index: int | None, conditions: ConditionBatch
     ) -> tuple[Noised, list[int]]:
         draw = self.draws.of_samples(samples, visit, sigma_index).to(self.world.device)
-        chosen = self.draws.levels(samples, visit, sigma_index)
-        thirds = [min(2, 3 * i // len(self.sigmas)) for i in chosen]
+        thirds = [min(2, 3 * place // len(self.sigmas)) for place in draw.places]
         return noised(draw.x0, draw.eps, draw.level_B, conditions.first_latent_BC1HW), thirds
 
     def _reference_velocity(self, sample: Noised, conditions: ConditionBatch) -> Tensor | None:

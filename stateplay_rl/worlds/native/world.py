@@ -29,6 +29,7 @@ from stateplay_rl.worlds.base import (
     WorldOutput,
     WorldSpec,
     check_inputs,
+    row_index,
 )
 from stateplay_rl.worlds.native import coupling_lora
 from stateplay_rl.worlds.native.first_block import first_block_cache
@@ -42,7 +43,6 @@ from stateplay_rl.worlds.native.transition_tokenizer import TransitionTokenizer
 from stateplay_rl.worlds.native.vae import VideoVae
 from stateplay_rl.worlds.policy_bank import PolicyBank
 from stateplay_rl.worlds.preparation import bin_actions
-from stateplay_rl.worlds.transfer import to_device
 
 TIMESTEPS = 1000.0
 """Model timestep of sigma 1."""
@@ -75,9 +75,9 @@ class NativeStates(StateSequence):
 
     def select(self, rows: Sequence[int]) -> NativeStates:
         """Rows `rows` (repeats allowed) as a new sequence, their text along with them."""
-        if list(rows) == list(range(len(self.low_BfMS))):
+        index = row_index(rows, len(self.low_BfMS), self.low_BfMS.device)
+        if index is None:
             return self
-        index = to_device(torch.as_tensor(list(rows)), self.low_BfMS.device)
         return NativeStates(self.low_BfMS[index], self.tokens_BNC[index], self.text.select(index))
 
 
