@@ -30,7 +30,6 @@ from stateplay_rl.reward_model import delta_rule, lora
 from stateplay_rl.reward_model.answers import AnswerForm
 from stateplay_rl.reward_model.chat import ChatFormat
 from stateplay_rl.reward_model.fused import FusedName, resolve_fused
-from stateplay_rl.reward_model.language import Decoder, embed
 from stateplay_rl.reward_model.learning import (
     PIECE_TOKENS,
     GroupInput,
@@ -38,16 +37,26 @@ from stateplay_rl.reward_model.learning import (
     group_loss,
     grow_in_pieces,
     half_precision,
-    offloaded,
     prepare_for_scoring,
     prepare_for_training,
     save_memory,
 )
-from stateplay_rl.reward_model.payload import GroupPayload, TextPart
-from stateplay_rl.reward_model.pictures import PictureReader
-from stateplay_rl.reward_model.small_model import train_tokenizer
+from stateplay_rl.reward_model.payload import GroupPayload
+from stateplay_rl.reward_model.reading import Prompt
 from stateplay_rl.reward_model.vision import VisionFeatures
-from stateplay_rl.stages.profile.student import FORCED_SCORES, VOCABULARY, force_scores, random_base, request
+from stateplay_rl.stages.profile.meter import Meter
+from stateplay_rl.stages.profile.student import (
+    FORCED_SCORES,
+    SMALL_PIECE_TOKENS,
+    chat_of,
+    lora_step,
+    optimizer_of,
+    picture_reader,
+    random_base,
+    request,
+    score_prompt,
+    with_adapter,
+)
 
 GIB = 1 << 30
 DEVICE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, ImportError)
@@ -66,6 +75,11 @@ class Bench:
     model: Any = None
     fused: bool = False
     results: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def precision(self) -> Precision:
+        """Of the frozen base."""
+        return "float32" if self.tiny else "bfloat16"
 
     def timed(self, name: str, work: Callable[[], Any], *, peak: bool = True) -> Any:
         """Seconds and peak memory of one piece of work; an error of the device is a result, too."""
@@ -92,51 +106,18 @@ class Bench:
         return result
 
 
-def score_once(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm) -> dict[str, float]:
-    """Prefill and the four scores: the digits are forced, everything else is what greedy reading does.
-
-    Returns:
-        Seconds of each part.
-    """
-    prompt = group.ids[: len(group.ids) - group.answer_tokens]
-    laps = [time.perf_counter()]
-
-    def lap() -> None:
-        parts.synchronise(bench.device)
-        laps.append(time.perf_counter())
-
-    decoder = Decoder(bench.model)
-    inputs = embed(bench.model, (*prompt, *form.before[0]), group.features, group.grids)
-    lap()
-    decoder.prefill(inputs, keep=len(form.before[0]) + 1).argmax(-1).tolist()
-    lap()
-    force_scores(decoder, form)
-    lap()
-    names = ("embedding", "prefill", "answer")
-    return {name: round(laps[i + 1] - laps[i], 4) for i, name in enumerate(names)}
-
-
-def training_step(bench: Bench, group: GroupInput, optimizer: torch.optim.Optimizer, offload: bool) -> float:
-    """Forward, backward, AdamW on one group."""
-    try:
-        with half_precision(bench.device, "float32" if bench.tiny else "bfloat16"):
-            with offloaded(bench.device, offload):
-                loss = group_loss(bench.model, group)
-            loss.backward()
-        optimizer.step()
-    finally:
-        optimizer.zero_grad(set_to_none=True)
-    return float(loss.detach())
-
-
 def train_steps(bench: Bench, group: GroupInput, steps: int) -> None:
     """LoRA steps with the layers' inputs kept on the device; if they do not fit, with the inputs in host memory."""
     prepare_for_training(bench.model, checkpointing=True)
-    optimizer = torch.optim.AdamW(lora.trained_parameters(bench.model).values(), lr=1e-4, weight_decay=0.0)
+    optimizer = optimizer_of(bench.model)
+
+    def step(offload: bool) -> float:
+        return lora_step(bench.model, group, optimizer, bench.device, bench.precision, offload=offload)
+
     for name, offload in (("device", False), ("host", True)):
         fitted = True
         for number in range(steps):
-            loss = bench.timed(f"step_{name}_{number}", lambda o=offload: training_step(bench, group, optimizer, o))
+            loss = bench.timed(f"step_{name}_{number}", lambda o=offload: step(o))
             bench.results[f"loss_{name}_{number}"] = loss
             if loss is None:
                 fitted = False
@@ -144,7 +125,7 @@ def train_steps(bench: Bench, group: GroupInput, steps: int) -> None:
         if fitted:
             bench.results["step_profile"] = bench.timed(
                 "profiled_step",
-                lambda o=offload: parts.profile(bench.device, lambda: training_step(bench, group, optimizer, o)),
+                lambda o=offload: parts.profile(bench.device, lambda: step(o)),
             )
             return
         gc.collect()
@@ -209,7 +190,7 @@ def park(bench: Bench) -> None:
 
 def save(bench: Bench, fused: bool) -> None:
     """`save_memory`, with pieces also on small sizes."""
-    save_memory(bench.model, 500 if bench.tiny else PIECE_TOKENS, fused=fused)
+    save_memory(bench.model, SMALL_PIECE_TOKENS if bench.tiny else PIECE_TOKENS, fused=fused)
 
 
 def set_up(bench: Bench, rule: delta_rule.RuleName, fused: FusedName) -> tuple[GroupPayload, ChatFormat]:
@@ -218,21 +199,19 @@ def set_up(bench: Bench, rule: delta_rule.RuleName, fused: FusedName) -> tuple[G
         waiting = beside.submit(request, not bench.tiny)
         model = bench.timed("make_model", lambda: random_base(bench.device, not bench.tiny))
         payload: GroupPayload = bench.timed("make_payload_rest", waiting.result, peak=False)
-    tokenizer = train_tokenizer([part.text for part in payload.parts if isinstance(part, TextPart)], VOCABULARY)
     bench.results["parameters"] = sum(p.numel() for p in model.parameters())
     bench.results["delta_rule"] = delta_rule.DeltaRule(rule, bench.device).install().name
     bench.results["fused"] = bench.fused = resolve_fused(fused, bench.device)
-    targets = lora.find_targets(model, model.config.text_config.layer_types)
+    bench.model, targets = with_adapter(model)
     bench.results["lora_targets"] = targets.counts
-    bench.model = lora.attach(model, targets, rank=16, alpha=32, dropout=0.05, seed=0)
     bench.results["lora_parameters"] = sum(p.numel() for p in lora.trained_parameters(bench.model).values())
     save(bench, bench.fused)
-    return payload, ChatFormat(tokenizer, int(model.config.image_token_id))
+    return payload, chat_of(payload, model)
 
 
 def read_group(bench: Bench, payload: GroupPayload, chat: ChatFormat, form: AnswerForm) -> GroupInput:
     """The group as the model reads it; seconds of tokens, of decoding the pictures, and of both with the tower."""
-    pictures = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
+    pictures = picture_reader()
     grids = [pictures.grid(image.jpeg) for image in payload.images]
     prompt = bench.timed(
         "tokenise", lambda: chat.prompt(payload.parts, [grid.tokens(pictures.merge) for grid in grids]), peak=False
@@ -310,7 +289,7 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> None:
     if checked:
         time_parts(bench, len(group.ids))
     if arguments.only != "training":
-        time_scoring(bench, chat, group, form, profiled=checked)
+        time_scoring(bench, group, form, profiled=checked)
     if arguments.only == "scoring":
         bench.timed("park_and_return", lambda: park(bench))
         return
@@ -318,7 +297,7 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> None:
     if checked:
         # On a part of the prompt, so it loads the kernels as well.
         bench.results["gradients"] = bench.timed(
-            "compare_gradients", lambda: compare_gradients(bench, group, "float32" if bench.tiny else "bfloat16")
+            "compare_gradients", lambda: compare_gradients(bench, group, bench.precision)
         )
     train_steps(bench, group, arguments.steps)
     if checked:
@@ -330,13 +309,16 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> None:
         )
 
 
-def time_scoring(bench: Bench, chat: ChatFormat, group: GroupInput, form: AnswerForm, *, profiled: bool) -> None:
+def time_scoring(bench: Bench, group: GroupInput, form: AnswerForm, *, profiled: bool) -> None:
     """Prefill and scores twice: the first pass pays for loading kernels."""
     prepare_for_scoring(bench.model)
 
+    prompt = Prompt(group.ids[: len(group.ids) - group.answer_tokens], group.features, group.grids)
+
     def score() -> dict[str, float]:
-        with torch.no_grad(), half_precision(bench.device, "float32" if bench.tiny else "bfloat16"):
-            return score_once(bench, chat, group, form)
+        with half_precision(bench.device, bench.precision):
+            found = score_prompt(bench.model, prompt, form, Meter(bench.device))
+        return {name: round(seconds, 4) for name, seconds in found.items()}
 
     bench.timed("score_first", score)
     bench.results["score_parts"] = bench.timed("score", score)

@@ -25,15 +25,18 @@ from stateplay_rl.reward_model.language import Decoder, embed
 from stateplay_rl.reward_model.learning import (
     PIECE_TOKENS,
     GroupInput,
+    Precision,
     group_loss,
     grow_in_pieces,
     half_precision,
+    offloaded,
     prepare_for_scoring,
     prepare_for_training,
     save_memory,
 )
 from stateplay_rl.reward_model.payload import GroupPayload, TextPart, build_from_group
 from stateplay_rl.reward_model.pictures import PictureReader
+from stateplay_rl.reward_model.reading import Prompt
 from stateplay_rl.reward_model.small_model import SPECIAL_TOKENS, SmallSizes, build_config, train_tokenizer
 from stateplay_rl.reward_model.vision import VisionFeatures
 from stateplay_rl.stages.profile.ceilings import TERA, Ceilings
@@ -59,19 +62,17 @@ class StudentWorkload:
     ) -> None:
         grow_in_pieces(device)
         self.meter = Meter(device)
-        self.precision: Any = "bfloat16" if real else "float32"
+        self.precision: Precision = "bfloat16" if real else "float32"
         self.score_parts: dict[str, float] = {}
         self.rule = delta_rule.DeltaRule(rule, device).install().name
         self.fused = resolve_fused(fused, device)
         self.payload = request(real)
         base = random_base(device, real)
-        targets = lora.find_targets(base, base.config.text_config.layer_types)
-        self.model = lora.attach(base, targets, rank=16, alpha=32, dropout=0.05, seed=0)
+        self.model, _ = with_adapter(base)
         save_memory(self.model, PIECE_TOKENS if real else SMALL_PIECE_TOKENS, fused=self.fused)
-        texts = [part.text for part in self.payload.parts if isinstance(part, TextPart)]
-        self.chat = ChatFormat(train_tokenizer(texts, VOCABULARY), int(base.config.image_token_id))
+        self.chat = chat_of(self.payload, base)
         self.form = AnswerForm.of(self.chat, self.payload.labels)
-        self.pictures = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
+        self.pictures = picture_reader()
         self.grids = [self.pictures.grid(image.jpeg) for image in self.payload.images]
         prompt = self.chat.prompt(self.payload.parts, [grid.tokens(self.pictures.merge) for grid in self.grids])
         self.prompt_ids, self.visual_tokens = tuple(prompt.ids), sum(prompt.image_tokens)
@@ -88,39 +89,23 @@ class StudentWorkload:
     def score(self) -> None:
         """Pictures read, vision tower, prompt and four scores; seconds of the parts stay in `score_parts`."""
         prepare_for_scoring(self.model)
-        times = [time.perf_counter()]
-
-        def lap() -> None:
-            self.meter.wait()
-            times.append(time.perf_counter())
-
+        began = time.perf_counter()
         with half_precision(self.meter.device, self.precision):
             self._seen = self.features(self.payload.images)
-            lap()
-            inputs = embed(self.model, (*self.prompt_ids, *self.form.before[0]), self._seen, self.grids)
-            decoder = Decoder(self.model)
-            decoder.prefill(inputs, keep=len(self.form.before[0]) + 1).argmax(-1).tolist()
-            lap()
-            force_scores(decoder, self.form)
-            lap()
-        names = ("pictures and tower", "prompt", "answer")
-        self.score_parts = {name: b - a for name, (a, b) in zip(names, pairwise(times), strict=True)}
+            self.meter.wait()
+            seen = time.perf_counter() - began
+            parts = score_prompt(self.model, Prompt(self.prompt_ids, self._seen, self.grids), self.form, self.meter)
+        prompt = parts["embedding"] + parts["prefill"]
+        self.score_parts = {"pictures and tower": seen, "prompt": prompt, "answer": parts["answer"]}
 
     def step(self) -> None:
         """One LoRA step on the group, every layer recomputed; the vision features are those of the last `score`."""
         prepare_for_training(self.model, checkpointing=True)
         if self._optimizer is None:
-            trained = lora.trained_parameters(self.model).values()
-            self._optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.0)
+            self._optimizer = optimizer_of(self.model)
         answer = self.form.tokens(FORCED_SCORES)
         group = GroupInput((*self.prompt_ids, *answer), len(answer), self._seen, self.grids)
-        try:
-            with half_precision(self.meter.device, self.precision):
-                loss = group_loss(self.model, group)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._optimizer.step()
-        finally:
-            self._optimizer.zero_grad(set_to_none=True)
+        lora_step(self.model, group, self._optimizer, self.meter.device, self.precision)
 
     def floors(self, ceilings: Ceilings) -> tuple[float, float]:
         """Seconds that scoring and step cannot fall below: products and causal attention at the ceilings.
@@ -140,6 +125,72 @@ class StudentWorkload:
         vision = 2.0 * tower * self.visual_tokens * merged / TERA / ceilings.matmul_tflops
         forward = products + attention / best.forward_tflops
         return forward + vision, 2 * forward + products + 2.5 * attention / best.both_tflops
+
+
+def with_adapter(base: Any) -> tuple[Any, lora.LoraTargets]:
+    """The base with a fresh adapter of the usual sizes, and where it was put."""
+    targets = lora.find_targets(base, base.config.text_config.layer_types)
+    return lora.attach(base, targets, rank=16, alpha=32, dropout=0.05, seed=0), targets
+
+
+def chat_of(payload: GroupPayload, base: Any) -> ChatFormat:
+    """The request in tokens of a tokenizer made of its own texts."""
+    texts = [part.text for part in payload.parts if isinstance(part, TextPart)]
+    return ChatFormat(train_tokenizer(texts, VOCABULARY), int(base.config.image_token_id))
+
+
+def picture_reader() -> PictureReader:
+    """Pictures cut as the 9B wants them."""
+    return PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
+
+
+@torch.no_grad()
+def score_prompt(model: Any, prompt: Prompt, form: AnswerForm, meter: Meter) -> dict[str, float]:
+    """Prefill and the four scores: the digits are forced, everything else is what greedy reading does.
+
+    Returns:
+        Seconds of `embedding`, `prefill`, `answer`.
+    """
+    times = [time.perf_counter()]
+
+    def lap() -> None:
+        meter.wait()
+        times.append(time.perf_counter())
+
+    decoder = Decoder(model)
+    inputs = embed(model, (*prompt.ids, *form.before[0]), prompt.features, prompt.grids)
+    lap()
+    decoder.prefill(inputs, keep=len(form.before[0]) + 1).argmax(-1).tolist()
+    lap()
+    force_scores(decoder, form)
+    lap()
+    return {name: b - a for name, (a, b) in zip(("embedding", "prefill", "answer"), pairwise(times), strict=True)}
+
+
+def optimizer_of(model: Any) -> torch.optim.Optimizer:
+    """AdamW over the adapter."""
+    return torch.optim.AdamW(lora.trained_parameters(model).values(), lr=1e-4, weight_decay=0.0)
+
+
+def lora_step(
+    model: Any,
+    group: GroupInput,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    precision: Precision,
+    *,
+    offload: bool = False,
+) -> float:
+    """Forward, backward, AdamW on one group; its loss. `offload`: the layers' inputs wait in host memory."""
+    try:
+        with half_precision(device, precision):
+            with offloaded(device, offload):
+                loss = group_loss(model, group)
+            loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+    return float(loss.detach())
 
 
 def force_scores(decoder: Decoder, form: AnswerForm) -> None:
