@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "benchmarks" / "load_memory.py"
+from tests.scripts import benchmark
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("load_memory", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["load_memory"] = module
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("load_memory")
 
 
 def test_both_parts_are_loaded_and_counted(script: ModuleType, tmp_path: Path) -> None:

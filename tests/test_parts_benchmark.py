@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-FILE = Path(__file__).resolve().parents[1] / "examples" / "benchmarks" / "parts.py"
+from tests.scripts import benchmark
 
 
 @pytest.mark.slow
 def test_every_part_runs(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("parts", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = benchmark("parts")
     out = tmp_path / "parts.json"
     script.main(["--out", str(out), "--preset", "arena", "--device", "cpu", "--frames", "5", "--repeats", "1"])
     results = json.loads(out.read_text())

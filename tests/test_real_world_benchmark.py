@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from pathlib import Path
@@ -11,21 +10,12 @@ from types import ModuleType
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.scripts import benchmark
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("real_world", ROOT / "examples" / "benchmarks" / "real_world.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name.
-    import sys
-
-    sys.modules["real_world"] = module
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("real_world")
 
 
 def test_every_part_at_arenas_size(script: ModuleType, tmp_path: Path) -> None:

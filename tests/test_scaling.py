@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,19 +12,12 @@ from stateplay_rl.config.train_nft import TrainNftConfig
 from stateplay_rl.config.world import WorldConfig, WorldFiles
 from stateplay_rl.stages.train_nft import estimates
 from stateplay_rl.stages.train_nft.speeds import H200
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.scripts import benchmark
 
 
 @pytest.fixture(scope="module")
 def scaling() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("scaling", ROOT / "examples" / "benchmarks" / "scaling.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scaling"] = module
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("scaling")
 
 
 def test_stage_a_is_what_the_dry_run_says(scaling: ModuleType) -> None:

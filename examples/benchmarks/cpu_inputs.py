@@ -9,6 +9,7 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -132,22 +133,31 @@ class NoSettings(FrozenConfig):
 
 def write_scores(path: Path, groups: Path, names: list[str]) -> Path:
     """A sealed `scores/` of these groups with four scores each."""
+    rows = [
+        ScoreRow(name, k, float((20 * k + 7 * n) % 101), "scored", None, "constant", "0" * 64, None)
+        for n, name in enumerate(names)
+        for k in range(4)
+    ]
+    return seal_scores(path, groups, rows, NoSettings())
+
+
+def seal_scores(
+    path: Path, groups: Path, rows: Sequence[ScoreRow], config: FrozenConfig, verdicts: Sequence[object] = ()
+) -> Path:
+    """A sealed `scores/` of made-up rows; `verdicts`: a JSON value a line, when there are any."""
     with OutputDirectory.open(
         path,
         schema="scores",
         version=layout.SCHEMAS["scores"],
         command="score",
-        config=NoSettings(),
+        config=config,
         inputs={"groups": groups},
         resume=False,
         overwrite=False,
     ) as output:
-        rows = [
-            ScoreRow(name, k, float((20 * k + 7 * n) % 101), "scored", None, "constant", "0" * 64, None)
-            for n, name in enumerate(names)
-            for k in range(4)
-        ]
         ScoreTable(rows).write(output.path / layout.SCORES)
+        if verdicts:
+            (output.path / layout.VERDICTS).write_text("".join(json.dumps(line) + "\n" for line in verdicts))
         output.seal()
     return path
 

@@ -18,12 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from examples.benchmarks.cpu_inputs import seal_scores
 from examples.browser import Browser, find_chromium
 from examples.drills.arena_groups import CANDIDATES, RolloutWorld, write_groups
 from stateplay_rl.cli.main import main as sprl
 from stateplay_rl.stores import layout
-from stateplay_rl.stores.manifest import OutputDirectory
-from stateplay_rl.stores.scores import ScoreRow, ScoreTable
+from stateplay_rl.stores.scores import ScoreRow
 
 OPENINGS = 5
 FIRST_CARD = "document.querySelector('.gallery .vcard') !== null"
@@ -36,28 +36,14 @@ return (performance.now() - start) / 1000; })()"""
 def write_scores(out: Path, groups: Path, count: int) -> None:
     """A sealed `scores/` directory: drawn scores, and the numbers that a referee would give with them."""
     draw = random.Random(0)
-    with OutputDirectory.open(
-        out,
-        schema="scores",
-        version=layout.SCHEMAS["scores"],
-        command="score",
-        config=RolloutWorld(),
-        inputs={"groups": groups},
-        resume=False,
-        overwrite=False,
-    ) as output:
-        rows, lines = [], []
-        for number in range(count):
-            name = f"g{number:05d}"
-            scores = [round(draw.uniform(0, 100), 1) for _ in range(CANDIDATES)]
-            rows += [
-                ScoreRow(name, k, score, "scored", None, "referee", "0" * 64, None) for k, score in enumerate(scores)
-            ]
-            details = {"candidates": [{"events_right": draw.randrange(9), "frozen_display": False} for _ in scores]}
-            lines.append({"group_id": name, "mechanics_class": "normal", "scores": scores, "details": details})
-        ScoreTable(rows).write(output.path / layout.SCORES)
-        (output.path / layout.VERDICTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-        output.seal()
+    rows, lines = [], []
+    for number in range(count):
+        name = f"g{number:05d}"
+        scores = [round(draw.uniform(0, 100), 1) for _ in range(CANDIDATES)]
+        rows += [ScoreRow(name, k, score, "scored", None, "referee", "0" * 64, None) for k, score in enumerate(scores)]
+        details = {"candidates": [{"events_right": draw.randrange(9), "frozen_display": False} for _ in scores]}
+        lines.append({"group_id": name, "mechanics_class": "normal", "scores": scores, "details": details})
+    seal_scores(out, groups, rows, RolloutWorld(), lines)
 
 
 def openings(page: Path, program: str) -> list[dict[str, float]]:
