@@ -49,6 +49,7 @@ from stateplay_rl.stages.profile.student import (
     FORCED_SCORES,
     SMALL_PIECE_TOKENS,
     chat_of,
+    decoder_of,
     lora_step,
     optimizer_of,
     picture_reader,
@@ -224,7 +225,7 @@ def read_group(bench: Bench, payload: GroupPayload, chat: ChatFormat, form: Answ
         "answer": len(answer),
     }
     print(bench.results["tokens"], flush=True)
-    features = VisionFeatures(bench.model.get_base_model(), pictures, "0" * 64, fused=bench.fused)
+    features = VisionFeatures(bench.model.get_base_model(), pictures, "0" * 64, fused=bench.fused, captured=bench.fused)
     features(payload.images[:8])
     bench.timed("read_16_pictures_one_thread", lambda: [pictures.pixels(i.jpeg) for i in payload.images[:16]])
     seen = bench.timed("vision_with_reading", lambda: features(payload.images))
@@ -314,10 +315,11 @@ def time_scoring(bench: Bench, group: GroupInput, form: AnswerForm, *, profiled:
     prepare_for_scoring(bench.model)
 
     prompt = Prompt(group.ids[: len(group.ids) - group.answer_tokens], group.features, group.grids)
+    decoder = decoder_of(bench.model, bench.fused)
 
     def score() -> dict[str, float]:
         with half_precision(bench.device, bench.precision):
-            found = score_prompt(bench.model, prompt, form, Meter(bench.device))
+            found = score_prompt(decoder, prompt, form, Meter(bench.device))
         return {name: round(seconds, 4) for name, seconds in found.items()}
 
     bench.timed("score_first", score)

@@ -1,4 +1,4 @@
-"""Triton kernels of the decoder's memory-bound parts, forward and backward; `fused` calls them.
+"""Triton kernels of the decoder's memory-bound parts; `fused` and `few_queries` call them.
 
 Each reads its inputs once and keeps nothing: the backward kernels compute the forward again. All sums are float32.
 Shapes: R rows, D width, L tokens, C channels. Weights are frozen: they get no gradient.
@@ -154,3 +154,59 @@ def rotate(x, cosine, sine, patches, stride, heads, HALF: tl.constexpr, WIDE: tl
     s2 = tl.load(sine + table + HALF, mask=d < HALF, other=0.0)
     tl.store(place, (first * c[None, :] - second * s[None, :]).to(x.dtype.element_ty), mask=inside)
     tl.store(place + HALF, (second * c2[None, :] + first * s2[None, :]).to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def few_queries_part(
+    query, keys, values, filled, part, largest, weight, room, scale,
+    S: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Attention of the last S filled places to one part of all of them, for the query heads of one key head.
+
+    Stores the weighted sum of values, not yet divided, the largest score and the sum of weights of every row.
+    """
+    n, key_head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    length = tl.load(filled).to(tl.int32)
+    size = tl.cdiv(length, PARTS)
+    first = n * size
+    last = tl.minimum(first + size, length)
+    row, d = tl.arange(0, ROWS), tl.arange(0, D)
+    head, s = key_head * GROUP + row // S, row % S
+    inside = row < GROUP * S
+    place_R = head * S + s
+    query_RD = tl.load(query + place_R[:, None] * D + d[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    sum_RD = tl.zeros([ROWS, D], tl.float32)
+    # Finite: a row that sees nothing of this part must not become 0 / 0 here.
+    largest_R = tl.full([ROWS], -1e30, tl.float32)
+    weight_R = tl.zeros([ROWS], tl.float32)
+    for start in range(first, last, BLOCK):
+        key = start + tl.arange(0, BLOCK)
+        rows = key_head * room * D + key[:, None].to(tl.int64) * D + d[None, :]
+        key_BD = tl.load(keys + rows, mask=(key < last)[:, None], other=0.0).to(tl.float32)
+        score_RB = tl.dot(query_RD, tl.trans(key_BD), input_precision=PRECISION) * scale
+        seen = (key < last)[None, :] & (key[None, :] <= length - S + s[:, None])
+        score_RB = tl.where(seen, score_RB, -1e30)
+        above_R = tl.maximum(largest_R, tl.max(score_RB, 1))
+        shrink_R = tl.exp(largest_R - above_R)
+        weight_RB = tl.where(seen, tl.exp(score_RB - above_R[:, None]), 0.0)
+        weight_R = weight_R * shrink_R + tl.sum(weight_RB, 1)
+        value_BD = tl.load(values + rows, mask=(key < last)[:, None], other=0.0).to(tl.float32)
+        sum_RD = sum_RD * shrink_R[:, None] + tl.dot(weight_RB, value_BD, input_precision=PRECISION)
+        largest_R = above_R
+    target = n * tl.num_programs(1) * GROUP * S + place_R
+    tl.store(part + target[:, None] * D + d[None, :], sum_RD, mask=inside[:, None])
+    tl.store(largest + target, largest_R, mask=inside)
+    tl.store(weight + target, weight_R, mask=inside)
+
+
+@triton.jit
+def few_queries_join(part, largest, weight, out, rows, D: tl.constexpr, PARTS: tl.constexpr):
+    """The parts of one row [PARTS, rows, D] put together."""
+    row, n, d = tl.program_id(0), tl.arange(0, PARTS), tl.arange(0, D)
+    largest_P = tl.load(largest + n * rows + row)
+    share_P = tl.exp(largest_P - tl.max(largest_P, 0))
+    total = tl.sum(share_P * tl.load(weight + n * rows + row), 0)
+    part_PD = tl.load(part + (n * rows + row)[:, None] * D + d[None, :])
+    out_D = tl.sum(part_PD * share_P[:, None], 0) / total
+    tl.store(out + row * D + d, out_D.to(out.dtype.element_ty))

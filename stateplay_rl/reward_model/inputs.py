@@ -35,11 +35,14 @@ class GroupReader:
     Args:
         base: the loaded base.
         feature_cache: folder of cached vision features, or None.
+        captured: calls of the vision tower are CUDA graphs.
     """
 
-    def __init__(self, base: BaseModel, feature_cache: Path | None = None) -> None:
+    def __init__(self, base: BaseModel, feature_cache: Path | None = None, *, captured: bool = False) -> None:
         self._base = base
-        self._features = VisionFeatures(base.model, base.pictures, base.sha256, feature_cache, fused=base.fused)
+        self._features = VisionFeatures(
+            base.model, base.pictures, base.sha256, feature_cache, fused=base.fused, captured=captured
+        )
         self._forms: dict[tuple[str, ...], AnswerForm] = {}
 
     def form(self, labels: tuple[str, ...]) -> AnswerForm:

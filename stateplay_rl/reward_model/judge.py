@@ -72,6 +72,8 @@ class StudentJudge:
                 return failed(count, f"{TOO_LONG}: {error.what}")
             with nullcontext() if self._parked is None else self._parked.on_device():
                 answer = student.score(payload, self.facts.reading)
+                if self._parked is not None:
+                    student.release()
         details = {
             "answer": answer.text,
             "order": list(payload.order),
@@ -119,7 +121,9 @@ class StudentJudge:
         if self._student is None:
             device = pick_device(self._device)
             base = self.facts.base_folder(self.folder) if self._base is None else self._base
-            self._student = Student.load(folder or self.folder, self.facts, device=device, base=base)
+            self._student = Student.load(
+                folder or self.folder, self.facts, device=device, base=base, stays=not self._wait_on_host
+            )
             if self._wait_on_host:
                 self._parked = ParkedModel(self._student.model, device)
         return self._student

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -82,27 +82,47 @@ def answer_logits(model: Any, inputs: Sequence1, answer_tokens: int) -> Tensor:
     return logits
 
 
+def cache_argument(language: Any) -> str:
+    """Under which name the language model takes its cache: renamed within transformers 5."""
+    names = inspect.signature(inspect.unwrap(type(language).forward)).parameters
+    return "cache" if "cache" in names else "past_key_values"
+
+
+class AnswerDecoder(Protocol):
+    """Reads a prompt, then tokens behind it; can step back to a kept state."""
+
+    model: Any
+
+    def prefill(self, inputs: Sequence1, keep: int) -> Tensor: ...
+
+    def add(self, ids: Sequence[int]) -> Tensor: ...
+
+    def state(self) -> Any: ...
+
+    def back_to(self, state: Any) -> None: ...
+
+
 class Decoder:
-    """A growing sequence with its cache: prefill once, then add tokens; can step back to a kept state.
+    """A growing sequence with its cache.
 
     Args:
         model: with or without an adapter, in evaluation mode.
     """
 
     def __init__(self, model: Any) -> None:
-        from transformers import DynamicCache
-
+        self.model = model
         self._plain = plain_model(model)
         self._language = self._plain.model.language_model
-        # Renamed within transformers 5: `past_key_values` before, `cache` since.
-        names = inspect.signature(inspect.unwrap(type(self._language).forward)).parameters
-        self._cache_name = "cache" if "cache" in names else "past_key_values"
-        self._cache: Any = DynamicCache(config=self._plain.config.text_config)
+        self._cache_name = cache_argument(self._language)
+        self._cache: Any = None
         self._next_position = 0
 
     @torch.no_grad()
     def prefill(self, inputs: Sequence1, keep: int) -> Tensor:
-        """Read a whole prompt; float32 logits [keep, Y] of its last `keep` positions."""
+        """Read a whole prompt, whatever was read before; float32 logits [keep, Y] of its last `keep` positions."""
+        from transformers import DynamicCache
+
+        self._cache = DynamicCache(config=self._plain.config.text_config)
         hidden = self._language(
             inputs_embeds=inputs.embeddings,
             position_ids=inputs.positions,

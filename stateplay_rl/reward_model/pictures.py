@@ -53,6 +53,7 @@ class PictureReader:
         # Rescaled in float64, normalised in float32, mean and deviation 0.5: as the processor rounds.
         scaled = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)
         self._values = torch.from_numpy((scaled - np.float32(0.5)) / np.float32(0.5))
+        self._values_on: dict[torch.device, Tensor] = {}
 
     @classmethod
     def load(cls, folder: Path, vision_config: Any) -> PictureReader:
@@ -118,6 +119,9 @@ class PictureReader:
         merge, patch = self.merge, self.patch
         shape = (count, channels, height // patch // merge, merge, patch, width // patch // merge, merge, patch)
         # Of every 2 x 2 patches that become one token: rows, columns; then channels, frames, rows and columns inside.
-        patched = self._values.to(pixels_NCHW.device)[pixels_NCHW.long()].reshape(shape).permute(0, 2, 5, 3, 6, 1, 4, 7)
+        device = pixels_NCHW.device
+        if device not in self._values_on:
+            self._values_on[device] = self._values.to(device)
+        patched = self._values_on[device][pixels_NCHW.long()].reshape(shape).permute(0, 2, 5, 3, 6, 1, 4, 7)
         frames = patched[:, :, :, :, :, :, None].expand(*patched.shape[:6], self.temporal, *patched.shape[6:])
         return frames.reshape(count, height // patch * (width // patch), -1)

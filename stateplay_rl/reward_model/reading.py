@@ -19,7 +19,7 @@ from stateplay_rl.errors import UnparsedAnswer
 from stateplay_rl.judges.parsing import parse_answer
 from stateplay_rl.reward_model.answers import HIGHEST, AnswerForm
 from stateplay_rl.reward_model.chat import ChatFormat
-from stateplay_rl.reward_model.language import Decoder, embed, plain_model
+from stateplay_rl.reward_model.language import AnswerDecoder, embed, plain_model
 from stateplay_rl.reward_model.pictures import Grid
 
 Reading = Literal["greedy", "expected"]
@@ -58,16 +58,18 @@ class Prompt:
     grids: Sequence[Grid]
 
 
-def read_scores(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt, reading: Reading) -> StudentAnswer:
+def read_scores(
+    decoder: AnswerDecoder, chat: ChatFormat, form: AnswerForm, prompt: Prompt, reading: Reading
+) -> StudentAnswer:
     """The student's scores of one group.
 
     Args:
-        model: with its adapter, in evaluation mode.
+        decoder: of the model with its adapter.
         form: the answer's tokens for these labels.
     """
     if reading == "greedy":
-        return _greedy(model, chat, form, prompt)
-    return _expected(model, chat, form, prompt)
+        return _greedy(decoder, chat, form, prompt)
+    return _expected(decoder, chat, form, prompt)
 
 
 def parse_text(text: str, labels: Sequence[str], *, truncated: bool = False) -> StudentAnswer:
@@ -88,21 +90,20 @@ def _most_tokens(form: AnswerForm) -> int:
     return MOST_ANSWERS * len(form.tokens([HIGHEST] * len(form.labels)))
 
 
-def _start(model: Any, form: AnswerForm, prompt: Prompt) -> tuple[Decoder, Tensor]:
-    """A decoder that has read the prompt and the answer's first fixed tokens; logits behind each of these."""
+def _start(decoder: AnswerDecoder, form: AnswerForm, prompt: Prompt) -> Tensor:
+    """Read the prompt and the answer's first fixed tokens; logits behind each of these."""
     opening = form.before[0]
-    decoder = Decoder(model)
     # The opening rides along with the prompt: one pass fewer.
-    inputs = embed(model, (*prompt.ids, *opening), prompt.features, prompt.grids)
-    return decoder, decoder.prefill(inputs, keep=len(opening) + 1)
+    inputs = embed(decoder.model, (*prompt.ids, *opening), prompt.features, prompt.grids)
+    return decoder.prefill(inputs, keep=len(opening) + 1)
 
 
-def _greedy(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> StudentAnswer:
+def _greedy(decoder: AnswerDecoder, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> StudentAnswer:
     opening = form.before[0]
-    decoder, logits = _start(model, form, prompt)
+    logits = _start(decoder, form, prompt)
     chosen = [int(token) for token in logits.argmax(-1)]
     if tuple(chosen[:-1]) != opening:
-        return _plain_greedy(model, chat, form, prompt)
+        return _plain_greedy(decoder, chat, form, prompt)
     answer, token = list(opening), chosen[-1]
     followers = {form.after(i): mark for i, mark in enumerate([*form.before[1:], (*form.end, form.end_of_turn)])}
     while token != form.end_of_turn and len(answer) < _most_tokens(form):
@@ -140,9 +141,8 @@ def _proposal(form: AnswerForm, answer: Sequence[int], token: int, followers: di
     return [token]
 
 
-def _plain_greedy(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> StudentAnswer:
-    decoder = Decoder(model)
-    logits = decoder.prefill(embed(model, prompt.ids, prompt.features, prompt.grids), keep=1)
+def _plain_greedy(decoder: AnswerDecoder, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> StudentAnswer:
+    logits = decoder.prefill(embed(decoder.model, prompt.ids, prompt.features, prompt.grids), keep=1)
     answer: list[int] = []
     token = int(logits[-1].argmax())
     while token != form.end_of_turn and len(answer) < _most_tokens(form):
@@ -151,8 +151,8 @@ def _plain_greedy(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt
     return parse_text(chat.decode(answer), form.labels, truncated=token != form.end_of_turn)
 
 
-def _expected(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> StudentAnswer:
-    decoder, logits = _start(model, form, prompt)
+def _expected(decoder: AnswerDecoder, chat: ChatFormat, form: AnswerForm, prompt: Prompt) -> StudentAnswer:
+    logits = _start(decoder, form, prompt)
     means, best, mass = [], [], 1.0
     for label in range(len(form.labels)):
         probability, legal = _score_distribution(decoder, form, label, logits[-1])
@@ -170,7 +170,7 @@ def _expected(model: Any, chat: ChatFormat, form: AnswerForm, prompt: Prompt) ->
     return StudentAnswer(scores, None, text, mass)
 
 
-def _score_distribution(decoder: Decoder, form: AnswerForm, label: int, root: Tensor) -> tuple[Tensor, float]:
+def _score_distribution(decoder: AnswerDecoder, form: AnswerForm, label: int, root: Tensor) -> tuple[Tensor, float]:
     """Probability of each string 0..100 [101], and the probability of a legal first token.
 
     At every node only legal tokens compete: digits first; then another digit or the end of the score; after `10` a

@@ -16,8 +16,10 @@ from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import lora
 from stateplay_rl.reward_model.base_model import ARENA, BaseModel, load_base
 from stateplay_rl.reward_model.delta_rule import RuleName
+from stateplay_rl.reward_model.fixed_decoder import FixedDecoder
 from stateplay_rl.reward_model.fused import FusedName
 from stateplay_rl.reward_model.inputs import GroupReader, Length, refuse_too_long
+from stateplay_rl.reward_model.language import Decoder
 from stateplay_rl.reward_model.learning import (
     AttentionName,
     Precision,
@@ -32,7 +34,7 @@ from stateplay_rl.stores import layout
 from stateplay_rl.stores.atomic import sha256_file, sha256_json
 from stateplay_rl.stores.foreign import parse_json
 
-STUDENT_VERSION = 3
+STUDENT_VERSION = 4
 """Raised whenever the same files would give other scores."""
 
 
@@ -106,23 +108,40 @@ class Student:
         model: the base with its adapter, from `lora.attach` or `lora.load_adapter`.
         reader: makes inputs from payloads.
         precision, attention: as in `StudentFacts`.
+        captured: passes of fixed shapes are CUDA graphs.
     """
 
     def __init__(
-        self, base: BaseModel, model: Any, reader: GroupReader, precision: Precision, attention: AttentionName
+        self,
+        base: BaseModel,
+        model: Any,
+        reader: GroupReader,
+        precision: Precision,
+        attention: AttentionName,
+        *,
+        captured: bool = False,
     ) -> None:
         self.base, self.model, self.reader = base, model, reader
         self._precision, self._attention = precision, attention
+        self._fixed = FixedDecoder(model, kernels=True, captured=captured) if base.fused else None
 
     @classmethod
     def load(
-        cls, folder: Path, facts: StudentFacts, *, device: torch.device, base: str | Path | None = None
+        cls,
+        folder: Path,
+        facts: StudentFacts,
+        *,
+        device: torch.device,
+        base: str | Path | None = None,
+        stays: bool = True,
     ) -> Student:
         """The student of a reward_model directory.
 
         Args:
             folder: the directory; its `adapter/` must have been checked against the manifest.
             base: where the base lies now; None takes the recorded place.
+            stays: the weights stay where they are, so that graphs of passes over them stay valid. The scores are the
+                same either way.
 
         Raises:
             InputError: base or adapter are missing or do not fit.
@@ -138,7 +157,9 @@ class Student:
             )
         model = lora.load_adapter(loaded.model, folder / layout.ADAPTER_FOLDER)
         save_memory(model, fused=loaded.fused)
-        return cls(loaded, model, GroupReader(loaded), facts.precision, facts.attention)
+        captured = stays and may_capture(loaded, facts.precision)
+        reader = GroupReader(loaded, captured=captured)
+        return cls(loaded, model, reader, facts.precision, facts.attention, captured=captured)
 
     @torch.no_grad()
     def score(self, payload: GroupPayload, reading: Reading) -> StudentAnswer:
@@ -146,7 +167,13 @@ class Student:
         prepare_for_scoring(self.model)
         with half_precision(self.base.device, self._precision), attention_kernels(self.base.device, self._attention):
             prompt = self.reader.prompt(payload)
-            return read_scores(self.model, self.base.chat, self.reader.form(payload.labels), prompt, reading)
+            decoder = Decoder(self.model) if self._fixed is None else self._fixed
+            return read_scores(decoder, self.base.chat, self.reader.form(payload.labels), prompt, reading)
+
+    def release(self) -> None:
+        """Give back what is kept on the device between groups, beside the weights."""
+        if self._fixed is not None:
+            self._fixed.release()
 
     def require_length(self, name: str, payload: GroupPayload, max_length: int) -> Length:
         """Length of a group.
@@ -157,6 +184,11 @@ class Student:
         length = self.reader.length(payload)
         refuse_too_long({name: length}, max_length)
         return length
+
+
+def may_capture(base: BaseModel, precision: Precision) -> bool:
+    """Whether passes over this base can be CUDA graphs; 4-bit products unpack their weights as they see fit."""
+    return base.fused and precision != "nf4"
 
 
 def protocol_of(facts: StudentFacts, folder: Path) -> JudgingProtocol:

@@ -6,7 +6,7 @@ Shapes: N pictures a call, P patches, D width, T visual tokens of a picture, W w
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -18,14 +18,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stateplay_rl.errors import CorruptionError
+from stateplay_rl.reward_model.captured import Captured, weights_state
 from stateplay_rl.reward_model.fused import rotate_
 from stateplay_rl.reward_model.payload import ImagePart
 from stateplay_rl.reward_model.pictures import Grid, PictureReader
 from stateplay_rl.stores import atomic
 
 PICTURES_PER_CALL = 8
-READERS = 8
-"""Threads that decode pictures; PIL leaves the interpreter's lock to the others."""
+READERS = 2
+"""Threads that decode pictures: two keep ahead of a GPU, and more keep the interpreter's lock from the one that
+launches its kernels."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,12 @@ def tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry, *, fused
     Returns:
         [N, T, W].
     """
+    # In the tower's own dtype: autocast would let norms write float32, which the products then round back.
+    with torch.autocast(patches_NPD.device.type, enabled=False):
+        return _tower_features(tower, patches_NPD, geometry, fused)
+
+
+def _tower_features(tower: Any, patches_NPD: Tensor, geometry: Geometry, fused: bool) -> Tensor:
     from transformers.models.qwen3_5.modeling_qwen3_5 import apply_rotary_pos_emb_vision
 
     count = len(patches_NPD)
@@ -106,6 +114,7 @@ class VisionFeatures:
         identity: hash of the tower's weights and the reader's settings: another tower, another cache.
         cache: folder of cached features; None computes them every time.
         fused: rotary positions by a Triton kernel.
+        captured: a call of the tower is one CUDA graph for each size of picture, made anew when weights were moved.
     """
 
     def __init__(
@@ -116,16 +125,20 @@ class VisionFeatures:
         cache: Path | None = None,
         *,
         fused: bool = False,
+        captured: bool = False,
     ) -> None:
         self._tower = model.model.visual
         self._pictures, self._fused = pictures, fused
-        self._geometries: dict[Grid, Geometry] = {}
+        self._calls: dict[Grid, Callable[[Tensor], Tensor]] = {}
+        self._captured = captured
+        self._weights: tuple[tuple[int, int], ...] = ()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="pictures")
         self._cache = None if cache is None else cache / identity[:16]
 
     @torch.no_grad()
     def __call__(self, images: Sequence[ImagePart]) -> list[Tensor]:
         """[T, W] of every picture, in order, on the tower's device."""
+        self._drop_stale_calls()
         found: dict[str, Tensor] = {}
         waiting: dict[Grid, list[ImagePart]] = {}
         for image in images:
@@ -148,17 +161,32 @@ class VisionFeatures:
         return self._pictures.grid(image.jpeg)
 
     def _compute(self, images: Sequence[ImagePart], pixels_NCHW: Tensor, grid: Grid) -> dict[str, Tensor]:
-        weight = self._tower.patch_embed.proj.weight
-        if grid not in self._geometries:
-            self._geometries[grid] = tower_geometry(self._tower, grid)
         missing = PICTURES_PER_CALL - len(images)
-        filled = F.pad(pixels_NCHW.to(weight.device), (0, 0, 0, 0, 0, 0, 0, missing))
-        patches = self._pictures.patches(filled).to(weight.dtype)
-        features = tower_features(self._tower, patches, self._geometries[grid], fused=self._fused)
+        filled_NCHW = F.pad(pixels_NCHW, (0, 0, 0, 0, 0, 0, 0, missing))
+        if grid not in self._calls:
+            self._calls[grid] = self._call(grid, filled_NCHW)
+        features = self._calls[grid](filled_NCHW)
         found = {image.sha256: features[i].clone() for i, image in enumerate(images)}
         for sha256, feature in found.items():
             self._write(sha256, feature)
         return found
+
+    def _call(self, grid: Grid, example_NCHW: Tensor) -> Callable[[Tensor], Tensor]:
+        """Pixels [N, 3, height, width] of one size to features [N, T, W]."""
+        weight = self._tower.patch_embed.proj.weight
+        geometry = tower_geometry(self._tower, grid)
+
+        def features(pixels_NCHW: Tensor) -> Tensor:
+            patches = self._pictures.patches(pixels_NCHW.to(weight.device)).to(weight.dtype)
+            return tower_features(self._tower, patches, geometry, fused=self._fused)
+
+        return Captured(features, example_NCHW.to(weight.device)) if self._captured else features
+
+    def _drop_stale_calls(self) -> None:
+        weights = weights_state(self._tower)
+        if weights != self._weights:
+            self._calls.clear()
+            self._weights = weights
 
     def _file(self, sha256: str) -> Path | None:
         return None if self._cache is None else self._cache / sha256[:2] / f"{sha256}.safetensors"

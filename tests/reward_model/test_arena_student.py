@@ -13,6 +13,7 @@ from stateplay_rl.config.judging import ProtocolConfig
 from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model.base_model import ARENA_STUDENT, load_base
 from stateplay_rl.reward_model.inputs import GroupReader
+from stateplay_rl.reward_model.language import Decoder
 from stateplay_rl.reward_model.payload import build_from_group
 from stateplay_rl.reward_model.reading import read_scores
 from tests.reward_model.arena_groups import write_groups
@@ -30,7 +31,9 @@ def test_it_tells_right_from_wrong_mechanics_on_unseen_conditions(tmp_path: Path
     for group in write_groups(tmp_path, 6, seed=90_071):
         payload = build_from_group(group, protocol)
         with torch.no_grad():
-            answer = read_scores(base.model, base.chat, reader.form(payload.labels), reader.prompt(payload), "expected")
+            answer = read_scores(
+                Decoder(base.model), base.chat, reader.form(payload.labels), reader.prompt(payload), "expected"
+            )
         assert answer.scores is not None
         judged = RefereeJudge().score_group(group).scores
         expected = np.array([judged[k] for k in payload.order])

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from transformers.models.qwen3_5.modeling_qwen3_5 import apply_rotary_pos_emb_vision
 
 from stateplay_rl.errors import CheckError, MissingExtraError, UsageError
-from stateplay_rl.reward_model import fused
+from stateplay_rl.reward_model import few_queries, fused
 from stateplay_rl.reward_model.delta_rule import check_rule, chunked_delta_rule
 from stateplay_rl.reward_model.delta_triton import triton_delta_rule
+from stateplay_rl.reward_model.few_queries import attend
 from stateplay_rl.reward_model.fused import check_fused, resolve_fused, rotate_
 
 CPU = torch.device("cpu")
@@ -69,7 +70,7 @@ def test_the_delta_rule_and_its_gradients_are_those_of_the_chunked_one(
 @pytest.mark.parametrize("device", kernels)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_all_kernels_pass_their_own_checks(dtype: torch.dtype, device: torch.device) -> None:
-    assert set(check_fused(device, dtype)) == {"norm", "gated_norm", "gated", "convolution"}
+    assert set(check_fused(device, dtype)) == {"norm", "gated_norm", "gated", "convolution", "few_queries"}
     assert check_rule(triton_delta_rule, device, dtype, width=128 if device.type == "cuda" else 16).gradient < 5e-2
 
 
@@ -95,9 +96,16 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, function in right.items():
         monkeypatch.setattr(fused, name, function)
+    monkeypatch.setattr(few_queries, "_by_kernels", few_queries._plain)
     assert max(check_fused(CPU, torch.float32).values()) < 1e-5
     monkeypatch.setattr(fused, "gated", lambda g, u: F.silu(g) * (u.detach() + 0.5 * (u - u.detach())))
     with pytest.raises(CheckError, match="fused gated"):
+        check_fused(CPU, torch.float32)
+    monkeypatch.setattr(fused, "gated", right["gated"])
+    monkeypatch.setattr(
+        few_queries, "_by_kernels", lambda q, k, v, filled, s: few_queries._plain(q, k, v, filled + 1, s)
+    )
+    with pytest.raises(CheckError, match="fused few_queries"):
         check_fused(CPU, torch.float32)
 
 
@@ -110,3 +118,20 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
     with pytest.raises(MissingExtraError):
         resolve_fused("triton", CPU)
     assert [resolve_fused(name, CPU) for name in ("auto", "torch")] == [False, False]
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+@pytest.mark.parametrize("filled", [6, 70, 200])
+@pytest.mark.parametrize("kernel", [False, pytest.param(True, marks=runs_kernels)])
+def test_attention_of_a_few_queries_sees_what_is_filled_and_no_more(kernel: bool, filled: int, count: int) -> None:
+    device = DEVICE if kernel else CPU
+    draw = torch.Generator().manual_seed(filled)
+    query, keys, values = (
+        torch.randn(1, n, m, 16, generator=draw).to(device) for n, m in ((6, count), *[(2, 200)] * 2)
+    )
+    found = attend(query, keys, values, torch.tensor([filled], device=device), 0.3, kernels=kernel)
+    mask = torch.ones(count, filled, dtype=torch.bool, device=device).tril(filled - count)
+    expected = F.scaled_dot_product_attention(
+        query, keys[:, :, :filled], values[:, :, :filled], mask, scale=0.3, enable_gqa=True
+    )
+    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-4, atol=1e-5)

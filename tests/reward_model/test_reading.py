@@ -20,9 +20,8 @@ SCORES = (71, 3, 100, 0)
 class Scripted:
     """A decoder that always goes on with a given text; counts its passes."""
 
-    passes = 0
-
-    def __init__(self, script: tuple[int, ...], vocabulary: int, prompt: int) -> None:
+    def __init__(self, model: Any, script: tuple[int, ...], vocabulary: int, prompt: int) -> None:
+        self.model, self.passes = model, 0
         self._script, self._vocabulary, self._prompt = script, vocabulary, prompt
         self._at = 0
 
@@ -37,7 +36,7 @@ class Scripted:
         return self._after(keep, self._at - keep + 1)
 
     def add(self, ids: Any) -> torch.Tensor:
-        Scripted.passes += 1
+        self.passes += 1
         found = self._after(len(ids), self._at + 1)
         self._at += len(ids)
         return found
@@ -54,11 +53,9 @@ def prompt(base: BaseModel) -> Prompt:
     return GroupReader(base).prompt(payload_of(3))
 
 
-def script(base: BaseModel, prompt: Prompt, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on the model writes `text` and ends its turn."""
-    tokens = (*base.chat.text(text), base.chat.end_id)
-    monkeypatch.setattr(reading, "Decoder", lambda model: Scripted(tokens, 400, len(prompt.ids)))
-    Scripted.passes = 0
+def script(base: BaseModel, prompt: Prompt, text: str) -> Scripted:
+    """A model that writes `text` and ends its turn."""
+    return Scripted(base.model, (*base.chat.text(text), base.chat.end_id), 400, len(prompt.ids))
 
 
 @pytest.mark.parametrize(
@@ -77,31 +74,26 @@ def script(base: BaseModel, prompt: Prompt, text: str, monkeypatch: pytest.Monke
 def test_proposals_never_change_what_the_model_writes(
     base: BaseModel,
     prompt: Prompt,
-    monkeypatch: pytest.MonkeyPatch,
     text: str,
     scores: tuple[float, ...] | None,
     reason: str | None,
 ) -> None:
-    script(base, prompt, text, monkeypatch)
-    answer = read_scores(base.model, base.chat, GroupReader(base).form(LABELS), prompt, "greedy")
+    decoder = script(base, prompt, text)
+    answer = read_scores(decoder, base.chat, GroupReader(base).form(LABELS), prompt, "greedy")
     assert (answer.scores, answer.reason, answer.text) == (scores, reason, text)
 
 
-def test_an_answer_in_the_taught_form_takes_few_passes(
-    base: BaseModel, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_in_the_taught_form_takes_few_passes(base: BaseModel, prompt: Prompt) -> None:
     """Two passes a score: its first digit, then the second one with what follows it. `100` takes two more."""
     for scores, passes in (('"A": 71, "B": 3, "C": 10, "D": 0', 8), ('"A": 71, "B": 3, "C": 100, "D": 0', 10)):
-        script(base, prompt, f'{{"scores": {{{scores}}}}}', monkeypatch)
-        read_scores(base.model, base.chat, GroupReader(base).form(LABELS), prompt, "greedy")
-        assert Scripted.passes == passes
+        decoder = script(base, prompt, f'{{"scores": {{{scores}}}}}')
+        read_scores(decoder, base.chat, GroupReader(base).form(LABELS), prompt, "greedy")
+        assert decoder.passes == passes
 
 
-def test_an_answer_without_an_end_is_truncated(
-    base: BaseModel, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(base, prompt, '{"scores": {"A": 71' + "1" * 200, monkeypatch)
-    answer = read_scores(base.model, base.chat, GroupReader(base).form(LABELS), prompt, "greedy")
+def test_an_answer_without_an_end_is_truncated(base: BaseModel, prompt: Prompt) -> None:
+    decoder = script(base, prompt, '{"scores": {"A": 71' + "1" * 200)
+    answer = read_scores(decoder, base.chat, GroupReader(base).form(LABELS), prompt, "greedy")
     assert (answer.scores, answer.reason) == (None, "truncated")
 
 
@@ -135,7 +127,7 @@ def test_expectations_are_those_of_all_strings(base: BaseModel, prompt: Prompt) 
 
 
 def test_digits_that_nobody_would_write_are_no_answer(base: BaseModel, prompt: Prompt) -> None:
-    answer = read_scores(base.model, base.chat, GroupReader(base).form(LABELS), prompt, "expected")
+    answer = read_scores(Decoder(base.model), base.chat, GroupReader(base).form(LABELS), prompt, "expected")
     assert (answer.scores, answer.reason) == (None, reading.UNLIKELY)
 
 

@@ -20,8 +20,9 @@ from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import delta_rule, lora
 from stateplay_rl.reward_model.answers import AnswerForm
 from stateplay_rl.reward_model.chat import ChatFormat
+from stateplay_rl.reward_model.fixed_decoder import FixedDecoder
 from stateplay_rl.reward_model.fused import FusedName, resolve_fused
-from stateplay_rl.reward_model.language import Decoder, embed
+from stateplay_rl.reward_model.language import AnswerDecoder, Decoder, embed
 from stateplay_rl.reward_model.learning import (
     PIECE_TOKENS,
     GroupInput,
@@ -63,7 +64,6 @@ class StudentWorkload:
         grow_in_pieces(device)
         self.meter = Meter(device)
         self.precision: Precision = "bfloat16" if real else "float32"
-        self.score_parts: dict[str, float] = {}
         self.rule = delta_rule.DeltaRule(rule, device).install().name
         self.fused = resolve_fused(fused, device)
         self.payload = request(real)
@@ -76,7 +76,8 @@ class StudentWorkload:
         self.grids = [self.pictures.grid(image.jpeg) for image in self.payload.images]
         prompt = self.chat.prompt(self.payload.parts, [grid.tokens(self.pictures.merge) for grid in self.grids])
         self.prompt_ids, self.visual_tokens = tuple(prompt.ids), sum(prompt.image_tokens)
-        self.features = VisionFeatures(base, self.pictures, "0" * 64, fused=self.fused)
+        self.features = VisionFeatures(base, self.pictures, "0" * 64, fused=self.fused, captured=self.fused)
+        self.decoder = decoder_of(self.model, self.fused)
         self._optimizer: torch.optim.Optimizer | None = None
         self._seen: Any = None
 
@@ -87,20 +88,32 @@ class StudentWorkload:
 
     @torch.no_grad()
     def score(self) -> None:
-        """Pictures read, vision tower, prompt and four scores; seconds of the parts stay in `score_parts`."""
+        """Pictures read, vision tower, prompt and four scores."""
+        prepare_for_scoring(self.model)
+        with half_precision(self.meter.device, self.precision):
+            self._seen = self.features(self.payload.images)
+            prompt = Prompt(self.prompt_ids, self._seen, self.grids)
+            read_prompt(self.decoder, prompt, self.form)
+            force_scores(self.decoder, self.form)
+
+    @torch.no_grad()
+    def score_in_parts(self) -> dict[str, float]:
+        """Seconds of the parts of `score`, each waited for: together more than the whole, whose parts overlap."""
         prepare_for_scoring(self.model)
         began = time.perf_counter()
         with half_precision(self.meter.device, self.precision):
             self._seen = self.features(self.payload.images)
             self.meter.wait()
             seen = time.perf_counter() - began
-            parts = score_prompt(self.model, Prompt(self.prompt_ids, self._seen, self.grids), self.form, self.meter)
+            parts = score_prompt(self.decoder, Prompt(self.prompt_ids, self._seen, self.grids), self.form, self.meter)
         prompt = parts["embedding"] + parts["prefill"]
-        self.score_parts = {"pictures and tower": seen, "prompt": prompt, "answer": parts["answer"]}
+        return {"pictures and tower": seen, "prompt": prompt, "answer": parts["answer"]}
 
     def step(self) -> None:
         """One LoRA step on the group, every layer recomputed; the vision features are those of the last `score`."""
         prepare_for_training(self.model, checkpointing=True)
+        if isinstance(self.decoder, FixedDecoder):
+            self.decoder.release()
         if self._optimizer is None:
             self._optimizer = optimizer_of(self.model)
         answer = self.form.tokens(FORCED_SCORES)
@@ -144,8 +157,19 @@ def picture_reader() -> PictureReader:
     return PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
 
 
+def decoder_of(model: Any, fused: bool) -> AnswerDecoder:
+    """The decoder that a student with or without our kernels has."""
+    return FixedDecoder(model, kernels=True, captured=True) if fused else Decoder(model)
+
+
+def read_prompt(decoder: AnswerDecoder, prompt: Prompt, form: AnswerForm) -> None:
+    """Prefill with the answer's first fixed tokens, as reading does it."""
+    inputs = embed(decoder.model, (*prompt.ids, *form.before[0]), prompt.features, prompt.grids)
+    decoder.prefill(inputs, keep=len(form.before[0]) + 1).argmax(-1).tolist()
+
+
 @torch.no_grad()
-def score_prompt(model: Any, prompt: Prompt, form: AnswerForm, meter: Meter) -> dict[str, float]:
+def score_prompt(decoder: AnswerDecoder, prompt: Prompt, form: AnswerForm, meter: Meter) -> dict[str, float]:
     """Prefill and the four scores: the digits are forced, everything else is what greedy reading does.
 
     Returns:
@@ -157,8 +181,7 @@ def score_prompt(model: Any, prompt: Prompt, form: AnswerForm, meter: Meter) -> 
         meter.wait()
         times.append(time.perf_counter())
 
-    decoder = Decoder(model)
-    inputs = embed(model, (*prompt.ids, *form.before[0]), prompt.features, prompt.grids)
+    inputs = embed(decoder.model, (*prompt.ids, *form.before[0]), prompt.features, prompt.grids)
     lap()
     decoder.prefill(inputs, keep=len(form.before[0]) + 1).argmax(-1).tolist()
     lap()
@@ -193,7 +216,7 @@ def lora_step(
     return float(loss.detach())
 
 
-def force_scores(decoder: Decoder, form: AnswerForm) -> None:
+def force_scores(decoder: AnswerDecoder, form: AnswerForm) -> None:
     """What greedy reading does when the model writes `FORCED_SCORES`: every pass, and the step back after `10`."""
     marks = [*form.before[1:], (*form.end, form.end_of_turn)]
     for score, mark in zip(FORCED_SCORES, marks, strict=True):

@@ -39,10 +39,11 @@ def measure_student(meter: Meter, real: bool, ceilings: Ceilings, record: Record
         line = {"floor": floor, **part.values["row"]}
         if "seconds" in line:
             line |= {"to_floor": line["seconds"] / floor, "tokens": student.tokens}
+        if "seconds" in line and work == student.score:
+            line["parts_seconds"] = student.score_in_parts()
         if real:
             line |= dict(zip(("target", "target_gib"), STUDENT_TARGETS[name], strict=True))
         lines[name] = line
-    lines[STUDENT_ROWS[0]]["parts_seconds"] = student.score_parts
 
 
 def _measured(meter: Meter, work: Callable[[], None]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from stateplay_rl.reward_model.fused import check_fused
 from stateplay_rl.reward_model.inputs import GroupReader
 from stateplay_rl.reward_model.learning import Precision, grow_in_pieces, save_memory
 from stateplay_rl.reward_model.sharding import shard_base
-from stateplay_rl.reward_model.student import Student
+from stateplay_rl.reward_model.student import Student, may_capture
 from stateplay_rl.stages.main_process import on_main
 from stateplay_rl.stages.train_rm import sealing
 from stateplay_rl.stages.train_rm.dataset import Dataset, begun_with, make_dataset
@@ -153,8 +153,10 @@ def make_student(setting: Setting, folder: Path) -> Student:
     save_memory(model, fused=base.fused)
     if config.compute.sharding == "fsdp2":
         shard_base(model, setting.processes.count)
-    reader = GroupReader(base, config.compute.feature_cache)
-    return Student(base, model, reader, setting.precision, config.compute.attention)
+    # A sharded base gathers its weights anew for every pass.
+    captured = config.compute.sharding != "fsdp2" and may_capture(base, setting.precision)
+    reader = GroupReader(base, config.compute.feature_cache, captured=captured)
+    return Student(base, model, reader, setting.precision, config.compute.attention, captured=captured)
 
 
 def _check_kernels(setting: Setting, student: Student) -> None:
