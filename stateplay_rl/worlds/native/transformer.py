@@ -173,13 +173,14 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
                 state_tokens_BND = state_tokens_BND.to(self.compute_dtype)
                 visible_NK = self._visible_states(slots, height * width, tokens_BfhwD.device)
             time_BfD, modulation_Bf6D = self._time(timesteps_B, slots)
-            actions = self._actions(action_bins_BfK)
+            bins_BfK = None if action_bins_BfK is None else action_bins_BfK.to(self.compute_dtype).contiguous()
             hidden_BfSD = tokens_BfhwD.flatten(2, 3)
             recomputed = self._recomputed_blocks()
             for index, block in enumerate(self.blocks):
                 inputs = (
                     hidden_BfSD,
-                    actions[index],
+                    # One by one: together, ahead of the first block, the device would wait for their launches.
+                    None if bins_BfK is None else self.action_embedders[index](bins_BfK),
                     modulation_Bf6D,
                     text.keys[index],
                     text.values[index],
@@ -255,12 +256,6 @@ class LatentStateTransformer(nn.Module, CacheMixin):  # type: ignore[misc]
         time_B2D = embedder.time_embedder(encoded).unflatten(0, (-1, 2))
         modulation_B26D = embedder.time_proj(embedder.act_fn(time_B2D)).unflatten(2, (6, -1))
         return _per_slot(time_B2D, slots), _per_slot(modulation_B26D, slots)
-
-    def _actions(self, action_bins_BfK: Tensor | None) -> list[Tensor | None]:
-        if action_bins_BfK is None:
-            return [None] * self.sizes.layers
-        bins = action_bins_BfK.to(self.compute_dtype).contiguous()
-        return [embedder(bins) for embedder in self.action_embedders]
 
     def _head(self, hidden_BfSD: Tensor, time_BfD: Tensor, height: int, width: int) -> Tensor:
         shift, scale = (self.scale_shift_table.float() + time_BfD.float().unsqueeze(2)).unsqueeze(3).unbind(2)

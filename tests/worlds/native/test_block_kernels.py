@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stateplay_rl.worlds.native import block_operators, text_attention
 from stateplay_rl.worlds.native.block_formulas import Modulation, gelu
 from stateplay_rl.worlds.native.block_passes import add, add_and_norm, head_rows
+from stateplay_rl.worlds.native.block_products import three_products
 from tests.worlds.tiny import SLOTS, tiny_inputs, tiny_world
 
 GPU = torch.cuda.device_count() > 0
@@ -87,6 +88,25 @@ def test_the_gradient_of_a_heads_rows(turned: bool) -> None:
         found.append((out, *torch.autograd.grad(out.sin().sum(), x)))
     for right, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, right)
+
+
+def test_three_products_are_three_linears_with_one_gradient() -> None:
+    torch.manual_seed(0)
+    linears = [nn.Linear(6, wide).requires_grad_(False) for wide in (4, 6, 8)]
+    x = torch.randn(2, 5, 6, requires_grad=True)
+    found, expected = three_products(x, *linears), tuple(linear(x) for linear in linears)
+    weights = [torch.randn_like(y) for y in expected]
+    gradients = []
+    for outputs in (found, expected):
+        gradients += torch.autograd.grad(sum((y * w).sum() for y, w in zip(outputs, weights, strict=True)), x)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    torch.testing.assert_close(*gradients)
+    torch.library.opcheck(
+        torch.ops.stateplay_rl.three_products, (x, *(y.weight for y in linears), *(y.bias for y in linears))
+    )
+    linears[1].requires_grad_(True)
+    with pytest.raises(RuntimeError, match="no gradient for weights"):
+        three_products(x, *linears)
 
 
 def test_gelu_is_the_tanh_form() -> None:
