@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -107,19 +106,6 @@ def available_rules(device: torch.device) -> dict[str, Any]:
     return rules
 
 
-@contextmanager
-def recurrence_stages(stages: int) -> Iterator[None]:
-    """How far the recurrence's kernels load ahead."""
-    from stateplay_rl.reward_model import delta_triton
-
-    before = delta_triton.RECURRENCE_STAGES
-    delta_triton.RECURRENCE_STAGES = stages
-    try:
-        yield
-    finally:
-        delta_triton.RECURRENCE_STAGES = before
-
-
 def time_rules(
     device: torch.device, tokens: int, heads: int, width: int, dtype: torch.dtype, names: Sequence[str]
 ) -> dict[str, Any]:
@@ -153,11 +139,6 @@ def time_rules(
             "both": seconds_of(device, lambda rule=rule: both(rule)),
         }
         if name == "triton":
-            with recurrence_stages(2):
-                found["triton_loading_ahead"] = {
-                    "forward": seconds_of(device, lambda rule=rule: without_gradient(rule)),
-                    "both": seconds_of(device, lambda rule=rule: both(rule)),
-                }
             found["triton_profile"] = profile(device, lambda rule=rule: both(rule))
     return found
 

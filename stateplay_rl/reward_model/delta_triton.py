@@ -22,8 +22,11 @@ SEGMENT_TOKENS = 8192
 STATE_BLOCK = 32
 """Value columns of one program of the recurrence: 32 heads x 4 blocks fill a card of 132 processors."""
 COLUMN_BLOCK = 64
-RECURRENCE_STAGES = 1
-"""How many chunks the recurrence loads ahead; two need 185 KB of shared memory, which only data-centre cards have."""
+LOADING_AHEAD_BYTES = 190_000
+"""Shared memory of a block from which on the recurrence loads the next chunk while it computes one; data-centre cards
+have it. The numbers are the same."""
+SMALL_WIDTH = 16
+"""Keys so narrow take four warps: with eight, Triton 3.6 on Hopper reads beyond its shared memory."""
 
 
 def triton_delta_rule(
@@ -122,6 +125,14 @@ def _unit_rows(x: Tensor, sizes: _Sizes, scale: float) -> Tensor:
     return out
 
 
+def _recurrence_stages(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    properties: Any = torch.cuda.get_device_properties(device)
+    room: int = properties.shared_memory_per_block_optin
+    return 2 if room >= LOADING_AHEAD_BYTES else 1
+
+
 def _prepare(
     query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, start: Tensor, sizes: _Sizes
 ) -> _Chunks:
@@ -147,7 +158,7 @@ def _prepare(
     block = min(STATE_BLOCK, sizes.v)
     kernels.states_forward[(sizes.v // block, sizes.rows)](
         units[1], u, w, cumulative, start, states, written, end, *common, BLOCK=block, PRECISION=sizes.precision,
-        num_stages=RECURRENCE_STAGES,
+        num_stages=_recurrence_stages(value.device),
     )  # fmt: skip
     return _Chunks(*units, u, w, t, cumulative, states, written, end)
 
@@ -184,7 +195,7 @@ def _segment_backward(
     block = min(STATE_BLOCK, sizes.v)
     kernels.states_backward[(sizes.v // block, sizes.rows)](
         made.query, made.key, made.w, made.cumulative, d_out, d_end, d_states, d_written, d_start, *shape, *tail,
-        BLOCK=block, PRECISION=sizes.precision, num_warps=8, num_stages=RECURRENCE_STAGES,
+        BLOCK=block, PRECISION=sizes.precision, num_warps=8, num_stages=_recurrence_stages(value.device),
     )  # fmt: skip
     d_a, d_n = (torch.empty_like(made.t) for _ in range(2))
     d_b = torch.empty_like(made.cumulative)
@@ -207,7 +218,7 @@ def _segment_backward(
         made.query, made.key, beta, made.w, made.t, made.cumulative, d_w, d_last, d_a, d_n, d_b,
         d_query, d_key, d_g, d_beta, sizes.length, sizes.heads, sizes.key_heads, sizes.chunks,
         K=sizes.k, C=sizes.chunk, BLOCK=min(STATE_BLOCK, sizes.k), PARTS=sizes.k // wide, PRECISION=sizes.precision,
-        num_warps=8, num_stages=1,
+        num_warps=4 if sizes.k <= SMALL_WIDTH else 8, num_stages=1,
     )  # fmt: skip
     for x, d_rows, dx, scale in ((query, d_query, d_qkv[0], sizes.k**-0.5), (key, d_key, d_qkv[1], 1.0)):
         kernels.unit_rows_backward[(sizes.chunks, sizes.batch * sizes.key_heads)](

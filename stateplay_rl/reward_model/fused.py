@@ -40,6 +40,11 @@ def resolve_fused(name: FusedName, device: torch.device) -> bool:
     return name != "torch" and triton_usable(device)
 
 
+def _norm_warps(width: int) -> int:
+    """A head's row is no work for eight."""
+    return min(8, max(1, power_of_two(width) // 256))
+
+
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -48,7 +53,7 @@ class _Norm(torch.autograd.Function):
         x = x.contiguous()
         out, width = torch.empty_like(x), x.shape[-1]
         kernels.norm_forward[(x.numel() // width,)](
-            x, weight, out, epsilon, D=width, WIDE=power_of_two(width), num_warps=8
+            x, weight, out, epsilon, D=width, WIDE=power_of_two(width), num_warps=_norm_warps(width)
         )
         ctx.save_for_backward(x, weight)
         ctx.epsilon = epsilon
@@ -61,8 +66,9 @@ class _Norm(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dx, width = torch.empty_like(x), x.shape[-1]
         kernels.norm_backward[(x.numel() // width,)](
-            x, weight, gradients[0].contiguous(), dx, ctx.epsilon, D=width, WIDE=power_of_two(width), num_warps=8
-        )
+            x, weight, gradients[0].contiguous(), dx, ctx.epsilon,
+            D=width, WIDE=power_of_two(width), num_warps=_norm_warps(width),
+        )  # fmt: skip
         return dx, None, None
 
 

@@ -119,7 +119,10 @@ def save_memory(model: Any, piece_tokens: int = PIECE_TOKENS, *, fused: bool = F
         layer.mlp.forward = InPieces(mlp, list(layer.mlp.parameters()), piece_tokens, dim=1)
         for norm in (layer.input_layernorm, layer.post_attention_layernorm):
             norm.forward = FusedNorm(norm) if fused else InPieces(_own(norm), (), piece_tokens, dim=1)
-        if kind == "linear_attention":
+        if kind == "full_attention":
+            for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+                norm.forward = FusedNorm(norm) if fused else _own(norm)
+        else:
             gated, heads = layer.linear_attn.norm, layer.linear_attn.num_v_heads
             # Its rows are heads of tokens.
             gated.forward = FusedGatedNorm(gated) if fused else InPieces(_own(gated), (), piece_tokens * heads, dim=0)

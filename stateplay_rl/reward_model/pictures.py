@@ -96,32 +96,35 @@ class PictureReader:
         """Visual tokens of a picture."""
         return self.grid(jpeg).tokens(self.merge)
 
-    def pixels(self, jpeg: bytes) -> Tensor:
-        """Bytes [3, height, width] of one picture, resized (bicubic) to whole visual tokens where it must be.
+    def size_of(self, grid: Grid) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return grid.rows * self.patch, grid.columns * self.patch
+
+    def pixels(self, jpeg: bytes) -> np.ndarray:
+        """Bytes [height, width, 3] of one picture, resized (bicubic) to whole visual tokens where it must be.
 
         Raises:
             CorruptionError: the bytes are no picture.
         """
-        grid = self.grid(jpeg)
-        size = (grid.columns * self.patch, grid.rows * self.patch)
+        height, width = self.size_of(self.grid(jpeg))
         with opened_picture(jpeg, STORED, ("JPEG",)) as picture:
             plain = picture.convert("RGB")
-        if plain.size != size:
-            plain = plain.resize(size, Image.Resampling.BICUBIC)
-        return torch.from_numpy(np.array(plain)).permute(2, 0, 1)
+        if plain.size != (width, height):
+            plain = plain.resize((width, height), Image.Resampling.BICUBIC)
+        return np.asarray(plain)
 
-    def patches(self, pixels_NCHW: Tensor) -> Tensor:
+    def patches(self, pixels_NHWC: Tensor) -> Tensor:
         """Float32 [N, P, D] of pictures of one size, values -1..1, on their device.
 
         Bit for bit what the checkpoint's own image processor makes of them, at a tenth of its time.
         """
-        count, channels, height, width = pixels_NCHW.shape
+        count, height, width, channels = pixels_NHWC.shape
         merge, patch = self.merge, self.patch
-        shape = (count, channels, height // patch // merge, merge, patch, width // patch // merge, merge, patch)
+        shape = (count, height // patch // merge, merge, patch, width // patch // merge, merge, patch, channels)
         # Of every 2 x 2 patches that become one token: rows, columns; then channels, frames, rows and columns inside.
-        device = pixels_NCHW.device
+        device = pixels_NHWC.device
         if device not in self._values_on:
             self._values_on[device] = self._values.to(device)
-        patched = self._values_on[device][pixels_NCHW.long()].reshape(shape).permute(0, 2, 5, 3, 6, 1, 4, 7)
+        patched = self._values_on[device][pixels_NHWC.long()].reshape(shape).permute(0, 1, 4, 2, 5, 7, 3, 6)
         frames = patched[:, :, :, :, :, :, None].expand(*patched.shape[:6], self.temporal, *patched.shape[6:])
         return frames.reshape(count, height // patch * (width // patch), -1)

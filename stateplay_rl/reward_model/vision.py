@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,9 +25,9 @@ from stateplay_rl.reward_model.pictures import Grid, PictureReader
 from stateplay_rl.stores import atomic
 
 PICTURES_PER_CALL = 8
-READERS = 2
-"""Threads that decode pictures: two keep ahead of a GPU, and more keep the interpreter's lock from the one that
-launches its kernels."""
+READERS = 4
+"""Threads that decode pictures: they keep ahead of a GPU; more would keep the interpreter's lock from the one that
+launches its work."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,16 @@ class VisionFeatures:
         self._captured = captured
         self._weights: tuple[tuple[int, int], ...] = ()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="pictures")
+        self._pixels: dict[Grid, Tensor] = {}
         self._cache = None if cache is None else cache / identity[:16]
 
     @torch.no_grad()
     def __call__(self, images: Sequence[ImagePart]) -> list[Tensor]:
         """[T, W] of every picture, in order, on the tower's device."""
         self._drop_stale_calls()
+        if self._device.type == "cuda":
+            # Pixels of the call before may still be on their way from the memory that is filled now.
+            torch.cuda.current_stream(self._device).synchronize()
         found: dict[str, Tensor] = {}
         waiting: dict[Grid, list[ImagePart]] = {}
         for image in images:
@@ -150,37 +154,69 @@ class VisionFeatures:
             else:
                 found[image.sha256] = cached
         for grid, group in waiting.items():
-            # Decoding takes longer than the tower on a GPU: the threads read on while it computes.
-            pixels = self._readers.map(self._pictures.pixels, [image.jpeg for image in group])
-            for start in range(0, len(group), PICTURES_PER_CALL):
-                some = group[start : start + PICTURES_PER_CALL]
-                found |= self._compute(some, torch.stack(list(islice(pixels, len(some)))), grid)
+            found |= self._computed(group, grid)
         return [found[image.sha256] for image in images]
 
     def _grid(self, image: ImagePart) -> Grid:
         return self._pictures.grid(image.jpeg)
 
-    def _compute(self, images: Sequence[ImagePart], pixels_NCHW: Tensor, grid: Grid) -> dict[str, Tensor]:
-        missing = PICTURES_PER_CALL - len(images)
-        filled_NCHW = F.pad(pixels_NCHW, (0, 0, 0, 0, 0, 0, 0, missing))
-        if grid not in self._calls:
-            self._calls[grid] = self._call(grid, filled_NCHW)
-        features = self._calls[grid](filled_NCHW)
-        found = {image.sha256: features[i].clone() for i, image in enumerate(images)}
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(self._tower.patch_embed.proj.weight.device)
+
+    def _computed(self, images: Sequence[ImagePart], grid: Grid) -> dict[str, Tensor]:
+        """Features of pictures of one size; the threads read on while the tower computes."""
+        pixels_NHWC = self._memory(grid, len(images))
+        reading = [
+            self._readers.submit(self._decode, image, place)
+            for image, place in zip(images, pixels_NHWC.numpy(), strict=False)
+        ]
+        found: dict[str, Tensor] = {}
+        try:
+            for start in range(0, len(images), PICTURES_PER_CALL):
+                some = images[start : start + PICTURES_PER_CALL]
+                for one in reading[start : start + len(some)]:
+                    one.result()
+                features = self._call(grid)(pixels_NHWC[start : start + PICTURES_PER_CALL])
+                found |= {image.sha256: features[i].clone() for i, image in enumerate(some)}
+        finally:
+            # After an error nobody may write any more to memory that the next call fills.
+            for one in reading:
+                one.cancel()
+            wait(reading)
         for sha256, feature in found.items():
             self._write(sha256, feature)
         return found
 
-    def _call(self, grid: Grid, example_NCHW: Tensor) -> Callable[[Tensor], Tensor]:
-        """Pixels [N, 3, height, width] of one size to features [N, T, W]."""
+    def _decode(self, image: ImagePart, place_HWC: np.ndarray) -> None:
+        place_HWC[...] = self._pictures.pixels(image.jpeg)
+
+    def _memory(self, grid: Grid, count: int) -> Tensor:
+        """Host memory for so many pictures, bytes [N, height, width, 3], N whole calls; zero behind them."""
+        rows = -(-count // PICTURES_PER_CALL) * PICTURES_PER_CALL
+        if grid not in self._pixels or len(self._pixels[grid]) < rows:
+            shape = (rows, *self._pictures.size_of(grid), 3)
+            self._pixels[grid] = torch.empty(shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        found = self._pixels[grid][:rows]
+        found[count:] = 0
+        return found
+
+    def _call(self, grid: Grid) -> Callable[[Tensor], Tensor]:
+        """Pixels [N, height, width, 3] of one size to features [N, T, W]."""
+        if grid in self._calls:
+            return self._calls[grid]
         weight = self._tower.patch_embed.proj.weight
         geometry = tower_geometry(self._tower, grid)
 
-        def features(pixels_NCHW: Tensor) -> Tensor:
-            patches = self._pictures.patches(pixels_NCHW.to(weight.device)).to(weight.dtype)
+        def features(pixels_NHWC: Tensor) -> Tensor:
+            patches = self._pictures.patches(pixels_NHWC.to(weight.device)).to(weight.dtype)
             return tower_features(self._tower, patches, geometry, fused=self._fused)
 
-        return Captured(features, example_NCHW.to(weight.device)) if self._captured else features
+        call: Callable[[Tensor], Tensor] = features
+        if self._captured:
+            call = Captured(features, self._pixels[grid][:PICTURES_PER_CALL].to(weight.device))
+        self._calls[grid] = call
+        return call
 
     def _drop_stale_calls(self) -> None:
         weights = weights_state(self._tower)

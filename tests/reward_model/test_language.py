@@ -24,7 +24,9 @@ def test_logits_are_those_of_the_class_from_pixels(base: BaseModel, group: Group
     with torch.no_grad():
         expected = base.model(
             input_ids=ids,
-            pixel_values=torch.cat([read.patches(read.pixels(image.jpeg)[None])[0] for image in payload.images]),
+            pixel_values=torch.cat(
+                [read.patches(torch.from_numpy(read.pixels(image.jpeg)[None]))[0] for image in payload.images]
+            ),
             image_grid_thw=grid_thw,
             mm_token_type_ids=(ids == base.chat.image_id).int(),
         ).logits[0, -group.answer_tokens - 1 : -1]
