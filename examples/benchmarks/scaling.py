@@ -27,7 +27,7 @@ from stateplay_rl.stages.train_nft.speeds import H200, H200_SLOWER, PARTS, Speed
 
 PER_BATCH, STAGE_A, STAGE_C = 28, 2_000, 6_000
 EVALUATION_EVERY = 10
-STUDENT_STEP_SECONDS = 7.6
+STUDENT_STEP_SECONDS = 7.35
 """A LoRA step on one group on one H200, measured: results/profile_h200.json; its scoring is in `Speeds`."""
 API_ANSWER_SECONDS = 60.0
 STUDENT_SHARE, STUDENT_EPOCHS = 0.8, 2

@@ -17,11 +17,11 @@ from stateplay_rl.stores.foreign import parse_json
 from stateplay_rl.worlds.native.presets import preset
 from stateplay_rl.worlds.native.vae_presets import VAE_PRESETS
 
-STUDENT_GIB = 25.6
+STUDENT_GIB = 24.7
 """Peak of the 9B student on a group of 124 pictures; docs/student.md."""
-ACTIVATION_TENSORS: Mapping[Checkpointing, float] = {"full": 3.9, "selective": 9.9, "off": 16.1}
-"""Token-by-width tensors per block that stay for the backward, by checkpointing: measured (docs/speed.md), and 0.45 for
-the text keys and values of the four conditions whose states are computed at once."""
+ACTIVATION_TENSORS: Mapping[Checkpointing, float] = {"full": 4.4, "selective": 10.9, "off": 17.6}
+"""Token-by-width tensors per block that stay for the backward, by checkpointing: the rest of a measured micro-step's
+peak (docs/speed.md), states and text of a rank's four samples included."""
 DECODE_GIB_AT_FULL_SIZE, FULL_SIZE_PIXELS = 15.2, 480 * 832 * 97
 SECONDS_PER_DAY = 86_400.0
 

@@ -80,12 +80,12 @@ PARTS = ("step", "decode", "sample", "anchors", "encode", "student")
 """What a slower card takes longer for."""
 _PROFILE = "examples/benchmarks/results/profile_h200.json"
 _SOURCES = dict.fromkeys(PARTS, _PROFILE)
-H200 = Speeds(0.206, 1.11, 0.888, 0.637, 0.351, _SOURCES, student=3.5)
+H200 = Speeds(0.201, 1.10, 0.841, 0.616, 0.369, _SOURCES, student=2.55)
 """With all blocks recomputed in training. The anchor is a forward and backward."""
 H200_BY_CHECKPOINTING: Mapping[Checkpointing, Speeds] = {
     "full": H200,
-    "selective": replace(H200, sample=0.844, anchors=0.59),
-    "off": replace(H200, sample=0.808, anchors=0.554),
+    "selective": replace(H200, sample=0.799, anchors=0.57),
+    "off": replace(H200, sample=0.738, anchors=0.523),
 }
 """The selective anchor is the mean of the two others."""
 ARENA_CORE = Speeds(0.020, 0.12, 0.065, 0.0, 0.05, dict.fromkeys(PARTS, "arena on one core of a 2024 server"))
