@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from stateplay_rl.triton_launch import power_of_two
 
@@ -28,7 +29,7 @@ def attend(
     """Causal attention of the last S filled places.
 
     Args:
-        query: [1, H, S, D], D a power of two from 16.
+        query: [1, H, S, D].
         keys, values: [1, K, M, D], dense; K divides H.
         filled: how many of the M places count, the S new ones included; integer, one element.
         scale: on the scores.
@@ -43,9 +44,13 @@ def attend(
 def _by_kernels(query: Tensor, keys: Tensor, values: Tensor, filled: Tensor, scale: float) -> Tensor:
     from stateplay_rl.reward_model import fused_kernels
 
-    query = query.contiguous()
-    _, heads, count, width = query.shape
+    _, heads, count, head_width = query.shape
     key_heads, room = keys.shape[1:3]
+    width = power_of_two(head_width, least=16)
+    if width != head_width:
+        # The 9B's heads are 256 wide; of a small model's odd ones a copy is nothing.
+        query, keys, values = (F.pad(x, (0, width - head_width)) for x in (query, keys, values))
+    query = query.contiguous()
     group, rows = heads // key_heads, heads * count
     part = query.new_empty(PARTS, rows, width, dtype=torch.float32)
     largest, weight = (query.new_empty(PARTS, rows, dtype=torch.float32) for _ in range(2))
@@ -58,7 +63,7 @@ def _by_kernels(query: Tensor, keys: Tensor, values: Tensor, filled: Tensor, sca
     )  # fmt: skip
     out = torch.empty_like(query)
     fused_kernels.few_queries_join[(rows,)](part, largest, weight, out, rows, D=width, PARTS=PARTS)
-    return out.transpose(1, 2)
+    return out[..., :head_width].transpose(1, 2)
 
 
 def _plain(query: Tensor, keys: Tensor, values: Tensor, filled: Tensor, scale: float) -> Tensor:

@@ -219,6 +219,8 @@ class VisionFeatures:
         return call
 
     def _drop_stale_calls(self) -> None:
+        if not self._captured:
+            return
         weights = weights_state(self._tower)
         if weights != self._weights:
             self._calls.clear()

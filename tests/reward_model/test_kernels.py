@@ -120,14 +120,16 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
     assert [resolve_fused(name, CPU) for name in ("auto", "torch")] == [False, False]
 
 
-@pytest.mark.parametrize("count", [1, 3, 6])
+@pytest.mark.parametrize(("count", "width"), [(1, 16), (3, 24), (6, 32)])
 @pytest.mark.parametrize("filled", [6, 70, 200])
 @pytest.mark.parametrize("kernel", [False, pytest.param(True, marks=runs_kernels)])
-def test_attention_of_a_few_queries_sees_what_is_filled_and_no_more(kernel: bool, filled: int, count: int) -> None:
+def test_attention_of_a_few_queries_sees_what_is_filled_and_no_more(
+    kernel: bool, filled: int, count: int, width: int
+) -> None:
     device = DEVICE if kernel else CPU
     draw = torch.Generator().manual_seed(filled)
     query, keys, values = (
-        torch.randn(1, n, m, 16, generator=draw).to(device) for n, m in ((6, count), *[(2, 200)] * 2)
+        torch.randn(1, n, m, width, generator=draw).to(device) for n, m in ((6, count), *[(2, 200)] * 2)
     )
     found = attend(query, keys, values, torch.tensor([filled], device=device), 0.3, kernels=kernel)
     mask = torch.ones(count, filled, dtype=torch.bool, device=device).tril(filled - count)
