@@ -58,7 +58,7 @@ def test_the_recipe_shows_what_the_judge_sees(tmp_path: Path, monkeypatch: pytes
     reader = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 20})
     picture = payload.images[-1].jpeg
     assert reader.grid(picture) == GRID
-    patches = reader.patches(torch.from_numpy(reader.pixels(picture)[None]))[0]
+    patches = reader.patches(torch.tensor(reader.pixels(picture)[None]))[0]
     pixels = (patches.reshape(GRID.rows * GRID.columns, 3, 2, 16, 16)[:, :, 0] + 1.0) * 127.5
     rows = pixels.reshape(2, 3, 2, 2, 3, 16, 16).permute(0, 2, 5, 1, 3, 6, 4).reshape(1, 64, 96, 3)
     torch.testing.assert_close(patches_of(rows)[0], patches, rtol=0, atol=1e-5)

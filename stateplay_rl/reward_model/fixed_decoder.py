@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stateplay_rl.reward_model import few_queries
 from stateplay_rl.reward_model.captured import Captured, weights_state
-from stateplay_rl.reward_model.language import NO_MASKS, Sequence1, cache_argument, plain_model
+from stateplay_rl.reward_model.language import NO_MASKS, CachedModel, Sequence1
 
 ANSWER_ROOM = 1024
 """Places behind the prompt; an answer is cut long before."""
@@ -25,7 +25,7 @@ ROOM_STEP = 4096
 """Memory grows in such steps: prompts of about one length share it, and the graphs with it."""
 
 
-class FixedDecoder:
+class FixedDecoder(CachedModel):
     """`Decoder` for one group after the other.
 
     Args:
@@ -37,12 +37,8 @@ class FixedDecoder:
 
     def __init__(self, model: Any, *, kernels: bool, captured: bool) -> None:
         few_queries.install()
-        self.model = model
-        self._plain = plain_model(model)
-        self._language = self._plain.model.language_model
-        self._cache_name = cache_argument(self._language)
+        super().__init__(model)
         self._kernels, self._captured = kernels, captured
-        self._device = self._plain.lm_head.weight.device
         self.release()
 
     def release(self) -> None:
@@ -51,7 +47,6 @@ class FixedDecoder:
         self._cache: Any = None
         self._graphs: dict[int, Captured] = {}
         self._weights: tuple[tuple[int, int], ...] = ()
-        self._next_position = 0
 
     @torch.no_grad()
     def prefill(self, inputs: Sequence1, keep: int) -> Tensor:
@@ -59,13 +54,7 @@ class FixedDecoder:
         self._make_room(inputs.embeddings.shape[1] + ANSWER_ROOM)
         self._read_prompt(True)
         found = self._new_cache()
-        hidden = self._language(
-            inputs_embeds=inputs.embeddings,
-            position_ids=inputs.positions,
-            attention_mask=NO_MASKS,
-            use_cache=True,
-            **{self._cache_name: found},
-        ).last_hidden_state
+        hidden_SW = self._hidden(inputs.embeddings, inputs.positions, found, attention_mask=NO_MASKS)
         if self._cache is None:
             self._cache = found
         else:
@@ -73,7 +62,7 @@ class FixedDecoder:
             torch._foreach_copy_(self._states(), _states(found))
         self._read_prompt(False)
         self._next_position = inputs.next_position
-        return self._logits(hidden[0, -keep:])
+        return self._logits(hidden_SW[-keep:])
 
     @torch.no_grad()
     def add(self, ids: Sequence[int]) -> Tensor:
@@ -107,22 +96,12 @@ class FixedDecoder:
         Args:
             order: position of the first token, tokens; integers [1 + S].
         """
-        ids = order[1:]
+        ids_S = order[1:]
+        filled = self._rooms[0].cumulative_length + len(ids_S)
+        options = {"attention_mask": NO_MASKS, "filled": filled, "kernels": self._kernels}
         with self._few_queries():
-            hidden = self._language(
-                inputs_embeds=self._plain.model.get_input_embeddings()(ids[None]),
-                position_ids=(order[0] + torch.arange(len(ids), device=order.device)).expand(3, 1, -1),
-                attention_mask=NO_MASKS,
-                use_cache=True,
-                filled=self._rooms[0].cumulative_length + len(ids),
-                kernels=self._kernels,
-                **{self._cache_name: self._cache},
-            ).last_hidden_state
-        return self._logits(hidden[0])
-
-    def _logits(self, hidden_SW: Tensor) -> Tensor:
-        logits: Tensor = self._plain.lm_head(hidden_SW).float()
-        return logits
+            hidden_SW = self._tokens_hidden(ids_S, order[0], self._cache, **options)
+        return self._logits(hidden_SW)
 
     @contextmanager
     def _few_queries(self) -> Iterator[None]:

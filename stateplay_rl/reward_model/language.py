@@ -82,12 +82,6 @@ def answer_logits(model: Any, inputs: Sequence1, answer_tokens: int) -> Tensor:
     return logits
 
 
-def cache_argument(language: Any) -> str:
-    """Under which name the language model takes its cache: renamed within transformers 5."""
-    names = inspect.signature(inspect.unwrap(type(language).forward)).parameters
-    return "cache" if "cache" in names else "past_key_values"
-
-
 class AnswerDecoder(Protocol):
     """Reads a prompt, then tokens behind it; can step back to a kept state."""
 
@@ -102,8 +96,8 @@ class AnswerDecoder(Protocol):
     def back_to(self, state: Any) -> None: ...
 
 
-class Decoder:
-    """A growing sequence with its cache.
+class CachedModel:
+    """A language model that reads with a cache: what the decoders have in common.
 
     Args:
         model: with or without an adapter, in evaluation mode.
@@ -113,9 +107,43 @@ class Decoder:
         self.model = model
         self._plain = plain_model(model)
         self._language = self._plain.model.language_model
-        self._cache_name = cache_argument(self._language)
-        self._cache: Any = None
+        # Renamed within transformers 5: `past_key_values` before, `cache` since.
+        names = inspect.signature(inspect.unwrap(type(self._language).forward)).parameters
+        self._cache_name = "cache" if "cache" in names else "past_key_values"
         self._next_position = 0
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(self._plain.lm_head.weight.device)
+
+    def _hidden(self, embeddings_1SW: Tensor, positions_31S: Tensor, cache: Any, **options: Any) -> Tensor:
+        """Last hidden states [S, W] of tokens behind those in the cache, which takes them up."""
+        found: Tensor = self._language(
+            inputs_embeds=embeddings_1SW,
+            position_ids=positions_31S,
+            use_cache=True,
+            **{self._cache_name: cache},
+            **options,
+        ).last_hidden_state[0]
+        return found
+
+    def _tokens_hidden(self, ids_S: Tensor, first_position: Tensor | int, cache: Any, **options: Any) -> Tensor:
+        """`_hidden` of text tokens: one position each."""
+        positions_S = first_position + torch.arange(len(ids_S), device=ids_S.device)
+        embeddings_1SW = self._plain.model.get_input_embeddings()(ids_S[None])
+        return self._hidden(embeddings_1SW, positions_S.expand(3, 1, -1), cache, **options)
+
+    def _logits(self, hidden_SW: Tensor) -> Tensor:
+        logits: Tensor = self._plain.lm_head(hidden_SW).float()
+        return logits
+
+
+class Decoder(CachedModel):
+    """A growing sequence with its cache."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._cache: Any = None
 
     @torch.no_grad()
     def prefill(self, inputs: Sequence1, keep: int) -> Tensor:
@@ -123,35 +151,18 @@ class Decoder:
         from transformers import DynamicCache
 
         self._cache = DynamicCache(config=self._plain.config.text_config)
-        hidden = self._language(
-            inputs_embeds=inputs.embeddings,
-            position_ids=inputs.positions,
-            attention_mask=NO_MASKS,
-            use_cache=True,
-            **{self._cache_name: self._cache},
-        ).last_hidden_state
+        hidden_SW = self._hidden(inputs.embeddings, inputs.positions, self._cache, attention_mask=NO_MASKS)
         self._next_position = inputs.next_position
-        return self._logits(hidden[0, -keep:])
+        return self._logits(hidden_SW[-keep:])
 
     @torch.no_grad()
     def add(self, ids: Sequence[int]) -> Tensor:
         """Append tokens; float32 logits [len(ids), Y] behind each of them."""
-        device = self._plain.lm_head.weight.device
-        count = len(ids)
-        positions = torch.arange(self._next_position, self._next_position + count, device=device).expand(3, 1, count)
-        with _few_queries(device):
-            hidden = self._language(
-                inputs_embeds=self._plain.model.get_input_embeddings()(torch.tensor([list(ids)], device=device)),
-                position_ids=positions,
-                use_cache=True,
-                **{self._cache_name: self._cache},
-            ).last_hidden_state
-        self._next_position += count
-        return self._logits(hidden[0])
-
-    def _logits(self, hidden_SW: Tensor) -> Tensor:
-        logits: Tensor = self._plain.lm_head(hidden_SW).float()
-        return logits
+        ids_S = torch.tensor(list(ids), device=self._device)
+        with _few_queries(self._device):
+            hidden_SW = self._tokens_hidden(ids_S, self._next_position, self._cache)
+        self._next_position += len(ids)
+        return self._logits(hidden_SW)
 
     def state(self) -> tuple[Any, int]:
         """The present state, to go back to."""

@@ -71,20 +71,6 @@ def test_memory_is_kept_between_groups_and_grows_for_a_longer_one(
     )
 
 
-def test_stepping_back_forgets_what_was_tried(base: BaseModel, groups: list[GroupInput]) -> None:
-    group = groups[0]
-    answer = group.ids[-group.answer_tokens :]
-    decoder = FixedDecoder(base.model, kernels=False, captured=False)
-    logits(decoder, group, ())
-    state = decoder.state()
-    first = decoder.add(answer[:3])
-    decoder.back_to(state)
-    decoder.add(answer[4:6])
-    decoder.add(answer[6:7])
-    decoder.back_to(state)
-    assert torch.equal(decoder.add(answer[:3]), first)
-
-
 def test_both_decoders_read_the_same_scores(base: BaseModel) -> None:
     reader = GroupReader(base)
     prompt = reader.prompt(payload_of(3))

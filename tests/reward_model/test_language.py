@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 
 from stateplay_rl.reward_model.base_model import BaseModel
+from stateplay_rl.reward_model.fixed_decoder import FixedDecoder
 from stateplay_rl.reward_model.inputs import GroupReader
 from stateplay_rl.reward_model.language import Decoder, answer_logits, embed
 from stateplay_rl.reward_model.learning import GroupInput
@@ -25,7 +29,7 @@ def test_logits_are_those_of_the_class_from_pixels(base: BaseModel, group: Group
         expected = base.model(
             input_ids=ids,
             pixel_values=torch.cat(
-                [read.patches(torch.from_numpy(read.pixels(image.jpeg)[None]))[0] for image in payload.images]
+                [read.patches(torch.tensor(read.pixels(image.jpeg)[None]))[0] for image in payload.images]
             ),
             image_grid_thw=grid_thw,
             mm_token_type_ids=(ids == base.chat.image_id).int(),
@@ -60,9 +64,10 @@ def test_decoding_token_by_token_or_in_pieces_is_one_pass(base: BaseModel, group
         torch.testing.assert_close(torch.cat(logits), whole, rtol=1e-4, atol=1e-4)
 
 
-def test_stepping_back_forgets_what_was_tried(base: BaseModel, group: GroupInput) -> None:
+@pytest.mark.parametrize("make", [Decoder, partial(FixedDecoder, kernels=False, captured=False)])
+def test_stepping_back_forgets_what_was_tried(base: BaseModel, group: GroupInput, make: Any) -> None:
     prompt, answer = group.ids[: -group.answer_tokens], group.ids[-group.answer_tokens :]
-    decoder = Decoder(base.model)
+    decoder = make(base.model)
     decoder.prefill(embed(base.model, prompt, group.features, group.grids), keep=1)
     state = decoder.state()
     first = decoder.add(answer[:3])

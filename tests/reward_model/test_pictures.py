@@ -35,7 +35,7 @@ def test_a_real_group_has_so_many_visual_tokens() -> None:
 def test_the_header_tells_the_patches(width: int, height: int) -> None:
     data = jpeg(width, height)
     grid = REAL.grid(data)
-    patches = REAL.patches(torch.from_numpy(REAL.pixels(data)[None]))
+    patches = REAL.patches(torch.tensor(REAL.pixels(data)[None]))
     assert patches.shape == (1, grid.rows * grid.columns, 2 * 3 * 16 * 16)
     assert grid.tokens(2) * 4 == patches.shape[1]
 
@@ -52,13 +52,13 @@ def test_they_are_the_processors_own_patches(width: int, height: int) -> None:
         patch_size=16, temporal_patch_size=2, merge_size=2, image_mean=[0.5] * 3, image_std=[0.5] * 3, size=REAL.size
     )
     expected = processor.preprocess([Image.open(buffer).convert("RGB")], return_tensors="pt")["pixel_values"]
-    assert torch.equal(REAL.patches(torch.from_numpy(REAL.pixels(buffer.getvalue())[None]))[0], expected)
+    assert torch.equal(REAL.patches(torch.tensor(REAL.pixels(buffer.getvalue())[None]))[0], expected)
 
 
 def test_patches_hold_the_picture_twice_and_scaled() -> None:
     image = picture(3, size=64)
     reader = PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 20})
-    patches = reader.patches(torch.from_numpy(reader.pixels(image.jpeg)[None])).reshape(-1, 3, 2, 16, 16)
+    patches = reader.patches(torch.tensor(reader.pixels(image.jpeg)[None])).reshape(-1, 3, 2, 16, 16)
     assert torch.equal(patches[:, :, 0], patches[:, :, 1])
     pixels = np.asarray(Image.open(io.BytesIO(image.jpeg)).convert("RGB")).astype(np.float32)
     corner = torch.from_numpy(pixels[:16, :16]).permute(2, 0, 1) / 127.5 - 1.0

@@ -22,7 +22,7 @@ def features(base: BaseModel, images: list[ImagePart], cache: Path | None = None
 
 def test_they_are_the_features_of_the_class(base: BaseModel) -> None:
     read = base.pictures
-    patches = torch.cat([read.patches(torch.from_numpy(read.pixels(image.jpeg)[None]))[0] for image in PICTURES])
+    patches = torch.cat([read.patches(torch.tensor(read.pixels(image.jpeg)[None]))[0] for image in PICTURES])
     grids = [base.pictures.grid(image.jpeg) for image in PICTURES]
     grid_thw = torch.tensor([[1, grid.rows, grid.columns] for grid in grids])
     expected = base.model.model.get_image_features(patches, grid_thw).pooler_output
