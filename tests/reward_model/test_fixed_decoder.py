@@ -15,6 +15,7 @@ from stateplay_rl.reward_model.inputs import GroupReader
 from stateplay_rl.reward_model.language import AnswerDecoder, Decoder, embed
 from stateplay_rl.reward_model.learning import GroupInput
 from stateplay_rl.reward_model.reading import Reading, read_scores
+from tests.reward_model.kernel_runs import DEVICE, runs_kernels
 from tests.reward_model.small_groups import LABELS, payload_of
 
 
@@ -37,15 +38,17 @@ def logits(decoder: AnswerDecoder, group: GroupInput, pieces: tuple[int, ...]) -
     return torch.cat(found)
 
 
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=runs_kernels)])
 @pytest.mark.parametrize("pieces", [(1, 1, 1, 1), (4, 1, 6), (9,)])
 def test_logits_are_those_of_a_cache_that_grows(
-    base: BaseModel, groups: list[GroupInput], pieces: tuple[int, ...]
+    base: BaseModel, groups: list[GroupInput], pieces: tuple[int, ...], kernels: bool
 ) -> None:
     """One decoder for all groups: nothing of an earlier one is left."""
-    fixed = FixedDecoder(base.model, kernels=False, captured=False)
+    model = base.model.to(DEVICE) if kernels else base.model
+    fixed = FixedDecoder(model, kernels=kernels, captured=False)
     for group in groups:
         torch.testing.assert_close(
-            logits(fixed, group, pieces), logits(Decoder(base.model), group, pieces), rtol=1e-4, atol=1e-4
+            logits(fixed, group, pieces), logits(Decoder(model), group, pieces), rtol=1e-4, atol=1e-4
         )
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,17 +14,8 @@ from stateplay_rl.reward_model.delta_rule import check_rule, chunked_delta_rule
 from stateplay_rl.reward_model.delta_triton import triton_delta_rule
 from stateplay_rl.reward_model.few_queries import attend
 from stateplay_rl.reward_model.fused import check_fused, resolve_fused, rotate_
+from tests.reward_model.kernel_runs import CPU, DEVICE, runs_kernels
 
-CPU = torch.device("cpu")
-DEVICE = torch.device("cuda" if torch.cuda.device_count() else "cpu")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-runs_kernels = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        importlib.util.find_spec("triton") is None or (DEVICE.type == "cpu" and not INTERPRETED),
-        reason="needs a GPU, or Triton with TRITON_INTERPRET=1",
-    ),
-]
 kernels = [pytest.param(DEVICE, marks=runs_kernels)]
 
 
