@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stateplay_rl.reward_model import few_queries
 from stateplay_rl.reward_model.captured import Captured, weights_state
-from stateplay_rl.reward_model.language import NO_MASKS, CachedModel, Sequence1
+from stateplay_rl.reward_model.language import NO_MASKS, AnswerDecoder, CachedModel, Decoder, Sequence1
 
 ANSWER_ROOM = 1024
 """Places behind the prompt; an answer is cut long before."""
@@ -42,7 +42,7 @@ class FixedDecoder(CachedModel):
         self.release()
 
     def release(self) -> None:
-        """Give memory and graphs back, for instance before the weights leave the device."""
+        """Forget what was read, and give memory and graphs back."""
         self._rooms: list[Any] = []
         self._cache: Any = None
         self._graphs: dict[int, Captured] = {}
@@ -148,6 +148,16 @@ class FixedDecoder(CachedModel):
 
     def _kept(self) -> list[Tensor]:
         return [state.clone() for state in self._states()]
+
+
+def decoder_of(model: Any, *, fused: bool, captured: bool) -> AnswerDecoder:
+    """The decoder of a student.
+
+    Args:
+        fused: whether it computes with our kernels; they want a GPU.
+        captured: as of `FixedDecoder`.
+    """
+    return FixedDecoder(model, kernels=True, captured=captured) if fused else Decoder(model)
 
 
 def _states(cache: Any) -> list[Tensor]:

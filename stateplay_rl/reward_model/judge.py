@@ -72,8 +72,6 @@ class StudentJudge:
                 return failed(count, f"{TOO_LONG}: {error.what}")
             with nullcontext() if self._parked is None else self._parked.on_device():
                 answer = student.score(payload, self.facts.reading)
-                if self._parked is not None:
-                    student.release()
         details = {
             "answer": answer.text,
             "order": list(payload.order),

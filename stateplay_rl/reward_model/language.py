@@ -95,6 +95,8 @@ class AnswerDecoder(Protocol):
 
     def back_to(self, state: Any) -> None: ...
 
+    def release(self) -> None: ...
+
 
 class CachedModel:
     """A language model that reads with a cache: what the decoders have in common.
@@ -163,6 +165,10 @@ class Decoder(CachedModel):
             hidden_SW = self._tokens_hidden(ids_S, self._next_position, self._cache)
         self._next_position += len(ids)
         return self._logits(hidden_SW)
+
+    def release(self) -> None:
+        """Forget what was read, and give its memory back."""
+        self._cache = None
 
     def state(self) -> tuple[Any, int]:
         """The present state, to go back to."""

@@ -16,10 +16,9 @@ from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import lora
 from stateplay_rl.reward_model.base_model import ARENA, BaseModel, load_base
 from stateplay_rl.reward_model.delta_rule import RuleName
-from stateplay_rl.reward_model.fixed_decoder import FixedDecoder
+from stateplay_rl.reward_model.fixed_decoder import decoder_of
 from stateplay_rl.reward_model.fused import FusedName
 from stateplay_rl.reward_model.inputs import GroupReader, Length, refuse_too_long
-from stateplay_rl.reward_model.language import Decoder
 from stateplay_rl.reward_model.learning import (
     AttentionName,
     Precision,
@@ -123,7 +122,8 @@ class Student:
     ) -> None:
         self.base, self.model, self.reader = base, model, reader
         self._precision, self._attention = precision, attention
-        self._fixed = FixedDecoder(model, kernels=True, captured=captured) if base.fused else None
+        self._captured = captured
+        self._decoder = decoder_of(model, fused=base.fused, captured=captured)
 
     @classmethod
     def load(
@@ -167,13 +167,12 @@ class Student:
         prepare_for_scoring(self.model)
         with half_precision(self.base.device, self._precision), attention_kernels(self.base.device, self._attention):
             prompt = self.reader.prompt(payload)
-            decoder = Decoder(self.model) if self._fixed is None else self._fixed
-            return read_scores(decoder, self.base.chat, self.reader.form(payload.labels), prompt, reading)
-
-    def release(self) -> None:
-        """Give back what is kept on the device between groups, beside the weights."""
-        if self._fixed is not None:
-            self._fixed.release()
+            try:
+                return read_scores(self._decoder, self.base.chat, self.reader.form(payload.labels), prompt, reading)
+            finally:
+                if not self._captured:
+                    # Without graphs nothing of a group is of use to the next one.
+                    self._decoder.release()
 
     def require_length(self, name: str, payload: GroupPayload, max_length: int) -> Length:
         """Length of a group.

@@ -47,6 +47,9 @@ class Scripted:
     def back_to(self, state: int) -> None:
         self._at = state
 
+    def release(self) -> None:
+        self._at = 0
+
 
 @pytest.fixture
 def prompt(base: BaseModel) -> Prompt:

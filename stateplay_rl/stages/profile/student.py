@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from stateplay_rl.judges.protocol import JudgingProtocol
 from stateplay_rl.reward_model import delta_rule, lora
 from stateplay_rl.reward_model.answers import AnswerForm
 from stateplay_rl.reward_model.chat import ChatFormat
-from stateplay_rl.reward_model.fixed_decoder import FixedDecoder
+from stateplay_rl.reward_model.fixed_decoder import decoder_of
 from stateplay_rl.reward_model.fused import FusedName, resolve_fused
-from stateplay_rl.reward_model.language import AnswerDecoder, Decoder, embed
+from stateplay_rl.reward_model.language import AnswerDecoder, embed
 from stateplay_rl.reward_model.learning import (
     PIECE_TOKENS,
     GroupInput,
@@ -77,7 +78,7 @@ class StudentWorkload:
         prompt = self.chat.prompt(self.payload.parts, [grid.tokens(self.pictures.merge) for grid in self.grids])
         self.prompt_ids, self.visual_tokens = tuple(prompt.ids), sum(prompt.image_tokens)
         self.features = VisionFeatures(base, self.pictures, "0" * 64, fused=self.fused, captured=self.fused)
-        self.decoder = decoder_of(self.model, self.fused)
+        self.decoder = decoder_of(self.model, fused=self.fused, captured=self.fused)
         self._optimizer: torch.optim.Optimizer | None = None
         self._seen: Any = None
 
@@ -86,34 +87,29 @@ class StudentWorkload:
         """L."""
         return len(self.prompt_ids)
 
-    @torch.no_grad()
     def score(self) -> None:
         """Pictures read, vision tower, prompt and four scores."""
-        prepare_for_scoring(self.model)
-        with half_precision(self.meter.device, self.precision):
-            self._seen = self.features(self.payload.images)
-            prompt = Prompt(self.prompt_ids, self._seen, self.grids)
-            read_prompt(self.decoder, prompt, self.form)
-            force_scores(self.decoder, self.form)
+        self._score(lambda: None)
 
-    @torch.no_grad()
     def score_in_parts(self) -> dict[str, float]:
         """Seconds of the parts of `score`, each waited for: together more than the whole, whose parts overlap."""
+        laps = Laps(self.meter)
+        self._score(laps)
+        pictures, embedding, prefill, answer = laps.seconds
+        return {"pictures and tower": pictures, "prompt": embedding + prefill, "answer": answer}
+
+    @torch.no_grad()
+    def _score(self, lap: Callable[[], object]) -> None:
         prepare_for_scoring(self.model)
-        began = time.perf_counter()
         with half_precision(self.meter.device, self.precision):
             self._seen = self.features(self.payload.images)
-            self.meter.wait()
-            seen = time.perf_counter() - began
-            parts = score_prompt(self.decoder, Prompt(self.prompt_ids, self._seen, self.grids), self.form, self.meter)
-        prompt = parts["embedding"] + parts["prefill"]
-        return {"pictures and tower": seen, "prompt": prompt, "answer": parts["answer"]}
+            lap()
+            score_prompt(self.decoder, Prompt(self.prompt_ids, self._seen, self.grids), self.form, lap)
 
     def step(self) -> None:
         """One LoRA step on the group, every layer recomputed; the vision features are those of the last `score`."""
         prepare_for_training(self.model, checkpointing=True)
-        if isinstance(self.decoder, FixedDecoder):
-            self.decoder.release()
+        self.decoder.release()
         if self._optimizer is None:
             self._optimizer = optimizer_of(self.model)
         answer = self.form.tokens(FORCED_SCORES)
@@ -157,37 +153,37 @@ def picture_reader() -> PictureReader:
     return PictureReader(16, 2, 2, {"shortest_edge": 1024, "longest_edge": 1 << 24})
 
 
-def decoder_of(model: Any, fused: bool) -> AnswerDecoder:
-    """The decoder that a student with or without our kernels has."""
-    return FixedDecoder(model, kernels=True, captured=True) if fused else Decoder(model)
+class Laps:
+    """Seconds of one piece of work after another; a call ends one, when the device's queue is empty."""
 
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._times = [time.perf_counter()]
 
-def read_prompt(decoder: AnswerDecoder, prompt: Prompt, form: AnswerForm) -> None:
-    """Prefill with the answer's first fixed tokens, as reading does it."""
-    inputs = embed(decoder.model, (*prompt.ids, *form.before[0]), prompt.features, prompt.grids)
-    decoder.prefill(inputs, keep=len(form.before[0]) + 1).argmax(-1).tolist()
+    def __call__(self) -> None:
+        self._meter.wait()
+        self._times.append(time.perf_counter())
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of every piece."""
+        return [b - a for a, b in pairwise(self._times)]
 
 
 @torch.no_grad()
-def score_prompt(decoder: AnswerDecoder, prompt: Prompt, form: AnswerForm, meter: Meter) -> dict[str, float]:
+def score_prompt(decoder: AnswerDecoder, prompt: Prompt, form: AnswerForm, lap: Callable[[], object]) -> None:
     """Prefill and the four scores: the digits are forced, everything else is what greedy reading does.
 
-    Returns:
-        Seconds of `embedding`, `prefill`, `answer`.
+    Args:
+        lap: called after embedding, prefill and answer.
     """
-    times = [time.perf_counter()]
-
-    def lap() -> None:
-        meter.wait()
-        times.append(time.perf_counter())
-
-    inputs = embed(decoder.model, (*prompt.ids, *form.before[0]), prompt.features, prompt.grids)
+    opening = form.before[0]
+    inputs = embed(decoder.model, (*prompt.ids, *opening), prompt.features, prompt.grids)
     lap()
-    decoder.prefill(inputs, keep=len(form.before[0]) + 1).argmax(-1).tolist()
+    decoder.prefill(inputs, keep=len(opening) + 1).argmax(-1).tolist()
     lap()
     force_scores(decoder, form)
     lap()
-    return {name: b - a for name, (a, b) in zip(("embedding", "prefill", "answer"), pairwise(times), strict=True)}
 
 
 def optimizer_of(model: Any) -> torch.optim.Optimizer:
