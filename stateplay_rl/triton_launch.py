@@ -6,6 +6,9 @@ import importlib.util
 
 import torch
 
+LEAST_WIDTH = 16
+"""Sides of a product are no shorter in Triton."""
+
 
 def triton_usable(device: torch.device) -> bool:
     """Whether Triton kernels can run on this device."""

@@ -39,6 +39,23 @@ class Captured:
         return self._out
 
 
+class WeightsWatch:
+    """Notices that weights were written or moved: what was captured with them is stale.
+
+    Args:
+        modules: whose parameters and buffers the captured work reads.
+    """
+
+    def __init__(self, *modules: nn.Module) -> None:
+        self._modules = modules
+        self._seen: tuple[tuple[int, int], ...] = ()
+
+    def changed(self) -> bool:
+        """Whether anything changed since the last call; true the first time."""
+        before, self._seen = self._seen, tuple(state for module in self._modules for state in weights_state(module))
+        return self._seen != before
+
+
 def weights_state(model: nn.Module) -> tuple[tuple[int, int], ...]:
     """Where a model's weights lie and how often each was written: what a captured graph of it stays valid for."""
     return tuple((tensor.data_ptr(), tensor._version) for tensor in (*model.parameters(), *model.buffers()))

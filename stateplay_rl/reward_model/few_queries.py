@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stateplay_rl.triton_launch import power_of_two
+from stateplay_rl.triton_launch import LEAST_WIDTH, power_of_two
 
 PARTS = 64
 """Pieces that the keys are cut into: with 4 key heads 256 programs, which fill a card."""
@@ -46,7 +46,7 @@ def _by_kernels(query: Tensor, keys: Tensor, values: Tensor, filled: Tensor, sca
 
     _, heads, count, head_width = query.shape
     key_heads, room = keys.shape[1:3]
-    width = power_of_two(head_width, least=16)
+    width = power_of_two(head_width, LEAST_WIDTH)
     if width != head_width:
         # The 9B's heads are 256 wide; of a small model's odd ones a copy is nothing.
         query, keys, values = (F.pad(x, (0, width - head_width)) for x in (query, keys, values))
@@ -54,7 +54,7 @@ def _by_kernels(query: Tensor, keys: Tensor, values: Tensor, filled: Tensor, sca
     group, rows = heads // key_heads, heads * count
     part = query.new_empty(PARTS, rows, width, dtype=torch.float32)
     largest, weight = (query.new_empty(PARTS, rows, dtype=torch.float32) for _ in range(2))
-    padded = power_of_two(group * count, least=16)
+    padded = power_of_two(group * count, LEAST_WIDTH)
     fused_kernels.few_queries_part[(PARTS, key_heads)](
         query, keys, values, filled, part, largest, weight, room, scale,
         S=count, GROUP=group, D=width, ROWS=padded, BLOCK=32 if padded <= FEW_ROWS else 16, PARTS=PARTS,

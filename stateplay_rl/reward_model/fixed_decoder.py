@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from stateplay_rl.reward_model import few_queries
-from stateplay_rl.reward_model.captured import Captured, weights_state
+from stateplay_rl.reward_model.captured import Captured, WeightsWatch
 from stateplay_rl.reward_model.language import NO_MASKS, AnswerDecoder, CachedModel, Decoder, Sequence1
 
 ANSWER_ROOM = 1024
@@ -39,6 +39,7 @@ class FixedDecoder(CachedModel):
         few_queries.install()
         super().__init__(model)
         self._kernels, self._captured = kernels, captured
+        self._watch = WeightsWatch(self._language, self._plain.lm_head)
         self.release()
 
     def release(self) -> None:
@@ -46,7 +47,6 @@ class FixedDecoder(CachedModel):
         self._rooms: list[Any] = []
         self._cache: Any = None
         self._graphs: dict[int, Captured] = {}
-        self._weights: tuple[tuple[int, int], ...] = ()
 
     @torch.no_grad()
     def prefill(self, inputs: Sequence1, keep: int) -> Tensor:
@@ -114,11 +114,10 @@ class FixedDecoder(CachedModel):
 
     def _make_room(self, places: int) -> None:
         """Memory for so many places; graphs that would read other memory or weights are dropped."""
-        weights = weights_state(self.model) if self._captured else ()
+        changed = self._captured and self._watch.changed()
         enough = bool(self._rooms) and self._rooms[0].max_cache_len >= places
-        if not enough or weights != self._weights:
+        if changed or not enough:
             self._graphs.clear()
-        self._weights = weights
         if enough:
             for room in self._rooms:
                 room.cumulative_length.zero_()

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stateplay_rl.errors import CorruptionError
-from stateplay_rl.reward_model.captured import Captured, weights_state
+from stateplay_rl.reward_model.captured import Captured, WeightsWatch
 from stateplay_rl.reward_model.fused import rotate_
 from stateplay_rl.reward_model.payload import ImagePart
 from stateplay_rl.reward_model.pictures import Grid, PictureReader
@@ -131,7 +131,7 @@ class VisionFeatures:
         self._pictures, self._fused = pictures, fused
         self._calls: dict[Grid, Callable[[Tensor], Tensor]] = {}
         self._captured = captured
-        self._weights: tuple[tuple[int, int], ...] = ()
+        self._watch = WeightsWatch(self._tower)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="pictures")
         self._pixels: dict[Grid, Tensor] = {}
         self._cache = None if cache is None else cache / identity[:16]
@@ -139,7 +139,8 @@ class VisionFeatures:
     @torch.no_grad()
     def __call__(self, images: Sequence[ImagePart]) -> list[Tensor]:
         """[T, W] of every picture, in order, on the tower's device."""
-        self._drop_stale_calls()
+        if self._captured and self._watch.changed():
+            self._calls.clear()
         if self._device.type == "cuda":
             # Pixels of the call before may still be on their way from the memory that is filled now.
             torch.cuda.current_stream(self._device).synchronize()
@@ -217,14 +218,6 @@ class VisionFeatures:
             call = Captured(features, self._pixels[grid][:PICTURES_PER_CALL].to(weight.device))
         self._calls[grid] = call
         return call
-
-    def _drop_stale_calls(self) -> None:
-        if not self._captured:
-            return
-        weights = weights_state(self._tower)
-        if weights != self._weights:
-            self._calls.clear()
-            self._weights = weights
 
     def _file(self, sha256: str) -> Path | None:
         return None if self._cache is None else self._cache / sha256[:2] / f"{sha256}.safetensors"

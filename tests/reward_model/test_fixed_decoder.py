@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stateplay_rl.reward_model.base_model import BaseModel
-from stateplay_rl.reward_model.captured import Captured, weights_state
+from stateplay_rl.reward_model.captured import Captured, WeightsWatch, weights_state
 from stateplay_rl.reward_model.fixed_decoder import FixedDecoder
 from stateplay_rl.reward_model.inputs import GroupReader
 from stateplay_rl.reward_model.language import AnswerDecoder, Decoder, embed
@@ -93,15 +93,19 @@ def test_attention_is_the_models_own_again_after_a_pass(base: BaseModel, groups:
 
 def test_weights_that_were_written_or_moved_are_noticed() -> None:
     model = torch.nn.Linear(3, 2)
+    watch = WeightsWatch(torch.nn.Linear(1, 1), model)
+    changes = [watch.changed(), watch.changed()]
     states = [weights_state(model)]
     with torch.no_grad():
         model.weight.add_(1.0)
+    changes += [watch.changed(), watch.changed()]
     states.append(weights_state(model))
     kept = model.bias.data
     model.bias.data = kept.clone()
     states.append(weights_state(model))
     assert len(set(states)) == 3
     assert weights_state(model) == states[2]
+    assert [*changes, watch.changed(), watch.changed()] == [True, False] * 3
 
 
 @pytest.mark.gpu

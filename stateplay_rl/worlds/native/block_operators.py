@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stateplay_rl.triton_launch import power_of_two
+from stateplay_rl.triton_launch import LEAST_WIDTH, power_of_two
 from stateplay_rl.worlds.native import block_formulas as formulas
 from stateplay_rl.worlds.native.block_formulas import Modulation
 
-LEAST_WIDTH = 16
 _ROWS, _ROWS_WARPS = 5, 4
 """Tokens of one slot that a program takes, for one reading of the slot's modulation, and its warps."""
 _HEAD_WARPS = 8
@@ -183,7 +182,7 @@ def _(d_hidden: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     _, update, table_16D, slots_Bf6D, gate_1, weight_D, _, ctx.gate, ctx.scale, ctx.epsilon, ctx.normed = inputs
-    _only(ctx.needs_input_grad, allowed=2 if update.dim() == 4 else 1, name="residual_norm")
+    refuse_other_gradients(ctx.needs_input_grad, allowed=2 if update.dim() == 4 else 1, name="residual_norm")
     # Without a norm nothing of the hidden state is needed.
     ctx.save_for_backward(output[0] if ctx.normed else None, table_16D, slots_Bf6D, gate_1, weight_D)
     ctx.gated = update.dim() == 4 and (ctx.gate >= 0 or gate_1 is not None)
@@ -303,7 +302,7 @@ def _(_: Tensor, x_BND: Tensor, *arguments: Any) -> Tensor:
 
 def _save_rows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x_BND, weight_D, cos_Nd, sin_Nd, ctx.epsilon, _ = inputs
-    _only(ctx.needs_input_grad, allowed=1, name="head_rows")
+    refuse_other_gradients(ctx.needs_input_grad, allowed=1, name="head_rows")
     ctx.save_for_backward(x_BND, weight_D, cos_Nd, sin_Nd)
 
 
@@ -315,7 +314,12 @@ def _rows_gradient(ctx: Any, d_out_BNhd: Tensor) -> tuple[Tensor | None, ...]:
 _head_rows.register_autograd(_rows_gradient, setup_context=_save_rows)
 
 
-def _only(wanted: tuple[bool, ...], allowed: int, name: str) -> None:
+def refuse_other_gradients(wanted: tuple[bool, ...], allowed: int, name: str) -> None:
+    """Raise unless gradients are wanted of the first `allowed` inputs alone.
+
+    Raises:
+        RuntimeError: a weight wants one.
+    """
     if any(wanted[allowed:]):
         raise RuntimeError(f"{name} has no gradient for weights: use the plain path where they are trained")
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stateplay_rl.worlds.native.block_operators import refuse_other_gradients
+
 _OPERATOR = "stateplay_rl::three_products"
 
 
@@ -55,8 +57,7 @@ def _(d_first: Tensor, _d_second: Tensor, _d_third: Tensor, first: Tensor, *_: A
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    if any(ctx.needs_input_grad[1:]):
-        raise RuntimeError("three_products has no gradient for weights: use the plain path where they are trained")
+    refuse_other_gradients(ctx.needs_input_grad, allowed=1, name="three_products")
     ctx.save_for_backward(*inputs[1:4])
 
 

@@ -110,7 +110,7 @@ _ATTENTION = tuple(
 def _keep_attention(
     _: SelectiveCheckpointContext, operation: object, *args: object, **kwargs: object
 ) -> CheckpointPolicy:
-    """A recomputed block keeps attention's results: a third of its forward, one of about eighteen tensors."""
+    """A recomputed block keeps attention's results: a third of its forward, one of about nineteen tensors."""
     found = operation in _ATTENTION
     return CheckpointPolicy.MUST_SAVE if found else CheckpointPolicy.PREFER_RECOMPUTE
 

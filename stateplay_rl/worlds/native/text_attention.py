@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stateplay_rl.triton_launch import power_of_two
-from stateplay_rl.worlds.native.block_operators import LEAST_WIDTH
+from stateplay_rl.triton_launch import LEAST_WIDTH, power_of_two
 
 _QUERIES, _KEYS, _WARPS = 64, 64, 4
 """Of one program: queries that it keeps, keys that it takes at a time, warps."""
