@@ -17,9 +17,9 @@ from stateplay_rl.reward_model import delta_rule, fused
 from stateplay_rl.triton_launch import triton_usable
 
 KINDS = {
-    "delta rule": r"^(unit_rows|solve|states|outputs|written|values|reads|keys)|trsm",
+    "delta rule": r"^(unit_rows|systems|invert|solve|states|outputs|written|values|reads|keys)|trsm",
     "fused norms, gates, convolutions": r"^norm_|^gated_|^convolution_",
-    "attention": r"flash|fmha|sdpa|attention",
+    "attention": r"flash|fmha|sdpa|attention|few_queries",
     "products": r"gemm|nvjet|cutlass|xmma|splitk|dot_kernel|addmm|aten::mm|aten::bmm",
     "dropout": r"dropout|philox|distribution|bernoulli",
     "copies": r"memcpy|memset|copy|cat",
